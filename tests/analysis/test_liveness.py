@@ -8,7 +8,7 @@ from counting import lines_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.analysis import live_ranges, static_curve, static_peak
+from hosim.analysis import largest_op, live_ranges, static_curve, static_peak
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 
 KINDS = ["parameter", "activation", "gradient", "output", "buffer", "optimizer_state"]
@@ -159,3 +159,16 @@ def test_the_work_grows_with_the_ops():
         return lines_run(static_curve, Graph("long", tensors, ops))
 
     assert lines(4000) <= 2.03 * lines(2000)  # anything quadratic: four times
+
+
+def test_the_largest_op_is_a_choice_where_hosim_built_the_logits_of_a_loss() -> None:
+    tensors = Tensor("x", 10), Tensor("logits.to", 40)
+    ops = (
+        Op("f", "any", outputs=(0,), workspace_bytes=20),
+        Op("logits.to", "any", (0,), (1,)),
+    )
+    assert largest_op(Graph("none", (), ())) == (0, False)
+    assert largest_op(Graph("somebody's", tensors, ops)) == (50, False)
+    built = {"source": "hosim.models"}
+    assert largest_op(Graph("built", tensors, ops, built)) == (50, True)
+    assert largest_op(Graph("without a loss", tensors[:1], ops[:1], built)) == (30, False)
