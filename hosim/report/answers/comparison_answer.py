@@ -19,8 +19,9 @@ from hosim.hardware import Hardware
 from hosim.plain_text import counted
 from hosim.report.answers.answer import ROWS, Answer
 from hosim.report.drawn import size_unit
-from hosim.report.of_replays import enumerated, multiple, percent, time_or_nothing
+from hosim.report.of_replays import enumerated
 from hosim.report.offload_verdicts import no_offload_sentence
+from hosim.report.printing import cells_of, known_in, multiple, percent, time_or_nothing, titles_of
 from hosim.result import Result
 from hosim.units import human_percent, human_size, human_time
 
@@ -230,42 +231,32 @@ def machines_answer(
     fitting = sorted(
         [row for row in rows if row["makespan_ns"] is not None], key=lambda row: row["makespan_ns"]
     )
-    tokens = any([row.get("cost_per_million_tokens") is not None for row in rows])
-    cost = "cost_per_million_tokens" if tokens else "cost"
-    known = any([row.get(cost) is not None for row in rows])
     several = len({row["policy"] for row in rows}) > 1
-    least = any([row["enough_bytes"] is not None for row in rows])
+    cost = known_in(rows, "cost_per_million_tokens", "cost")[:1]
     listed = [
-        (
-            row["hardware"],
-            *([row["policy"]] if several else []),
-            human_time(row["makespan_ns"]),
-            multiple(row["slowdown"]),
-            human_size(profiles[row["hardware"]].device.capacity_bytes),
-            human_size(row["peak_bytes"] or 0),
-            *(
-                [human_size(row["enough_bytes"] or 0) if row["enough_bytes"] else "-"]
-                if least
-                else []
-            ),
-            *([f"{row[cost]:.3g}" if row[cost] is not None else "-"] if known else []),
-        )
+        {
+            **row,
+            "memory_bytes": profiles[row["hardware"]].device.capacity_bytes,
+            "peak_bytes": row["peak_bytes"] or 0,
+            "enough_bytes": row["enough_bytes"] or None,
+            **{name: None if row[name] is None else f"{row[name]:.3g}" for name in cost},
+        }
         for row in fitting
     ]
+    names = ["hardware", *(["policy"] if several else []), "makespan_ns", "slowdown"]
+    names += ["memory_bytes", "peak_bytes", *known_in(rows, "enough_bytes"), *cost]
+    titles = {
+        "hardware": "machine",
+        "makespan_ns": "time",
+        "slowdown": "vs resident",
+        "cost_per_million_tokens": "cost of 1M tokens",
+        "cost": "cost of a step",
+    }
     return Answer(
         f"{rows[0]['workload']} on {counted(len(profiles), 'machine')}",
         f"{verdict}.",
         good=bool(fitting),
-        columns=(
-            "machine",
-            *(["policy"] if several else []),
-            "time",
-            "vs resident",
-            "memory",
-            "peak",
-            *(["enough"] if least else []),
-            *([f"cost of {'1M tokens' if tokens else 'a step'}"] if known else []),
-        ),
-        rows=tuple(listed),
+        columns=titles_of(names, titles),
+        rows=cells_of(names, listed),
         left=1 + several,
     )

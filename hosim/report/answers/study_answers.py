@@ -13,14 +13,16 @@ from hosim.hardware import Hardware
 from hosim.plain_text import counted, one_line
 from hosim.report.answers.answer import ROWS, Answer
 from hosim.report.answers.text_curve import MOST_LINES, text_curve
-from hosim.report.of_replays import NOTHING, multiple, percent, time_or_nothing
-from hosim.report.of_studies import (
+from hosim.report.of_studies import rows, taken_from_recording, varied_columns, verdict_lines
+from hosim.report.printing import (
+    NOTHING,
     cell,
+    cells_of,
     column_title,
-    rows,
-    taken_from_recording,
-    varied_columns,
-    verdict_lines,
+    multiple,
+    percent,
+    time_or_nothing,
+    titles_of,
 )
 from hosim.units import human_size, human_time
 
@@ -91,27 +93,14 @@ def sweep_answer(
     if len(columns) == 1:
         points = [(cell(columns[0], row[columns[0]]), _ns(row), _took(row)) for row in rows]
         return _of_curve(title, verdict, points, True, next_commands, lost)
-    peak = f"{hardware.device_tier}_peak_bytes"
+    names = [*columns, "makespan_ns", "slowdown", f"{hardware.device_tier}_peak_bytes"]
+    titles = {c: column_title(c).replace(".", ".\n") for c in columns}
+    titles |= {"makespan_ns": "time", "slowdown": "vs resident", names[-1]: "peak"}
     return Answer(
         title,
         verdict,
-        columns=(
-            *(column_title(c).replace(".", ".\n") for c in columns),
-            "time",
-            "vs resident",
-            "peak",
-        ),
-        rows=tuple(
-            [
-                (
-                    *(cell(column, row[column]) for column in columns),
-                    human_time(row["makespan_ns"]),
-                    multiple(row["slowdown"]),
-                    human_size(row[peak]),
-                )
-                for row in fitting
-            ]
-        ),
+        columns=titles_of(names, titles),
+        rows=cells_of(names, fitting),
         left=len(columns),
         rest=lost,
         next_commands=tuple(next_commands),

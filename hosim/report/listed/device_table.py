@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.table import Table
 
 from hosim.hardware import Hardware
-from hosim.report.of_replays import NOTHING
-from hosim.report.printing import open_table
+from hosim.report.printing import NOTHING, open_table
 from hosim.result import Result, Spread
 from hosim.units import human_size, human_time
 

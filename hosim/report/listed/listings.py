@@ -17,8 +17,8 @@ from hosim.notes import each_once, notes, sentence
 from hosim.plain_text import counted, printable
 from hosim.report.drawn import memory_curve
 from hosim.report.listed.op_time_table import under_load
-from hosim.report.of_replays import NOTHING, composition, percent
-from hosim.report.printing import WholeFigures, open_table, paragraph
+from hosim.report.of_replays import composition
+from hosim.report.printing import NOTHING, WholeFigures, open_table, paragraph, percent
 from hosim.units import human_clock, human_compute, human_flops, human_rate, human_size, human_time
 
 
@@ -233,10 +233,8 @@ def workloads(graphs: Iterable[Graph]) -> Table:
     """One row per workload: its size, work and memory with everything resident and ops in listed
     order.
     """
-    table = open_table(
-        "Workloads", "name", "ops", "tensors", "work", "peak in\nlisted order", spare=("of which",)
-    )
-    table.add_column("of which")
+    names = "name", "ops", "tensors", "work", "peak in\nlisted order", "of which"
+    table = open_table("Workloads", *names, spare=names[-1:], prose=names[-1:])
     for graph in graphs:
         peak = static_peak(graph)
         flops = _work(sum(op.flops for op in graph.ops))
@@ -255,10 +253,8 @@ def models(listed: Iterable[ListedModel]) -> RenderableType:
     """One row per model that a builder has, what is left out of the published ones, and how to name
     one as a workload.
     """
-    table = open_table(
-        "Models", "name", "layers", "parameters", "weights in bf16", spare=("layers",)
-    )
-    table.add_column("runs")
+    names = "name", "layers", "parameters", "weights in bf16", "runs"
+    table = open_table("Models", *names, spare=("layers",), prose=("runs",))
     left_out: dict[str, list[str]] = {}
     for model in listed:
         for line in model.left_out:
@@ -347,10 +343,9 @@ def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableTyp
 
     ``packages`` are those that the policies come from; they are shown if there is more than one.
     """
-    table = open_table("Policies", "policy")
     several = len(set(packages)) > 1
-    for column in ("package", "parameters", "summary")[not several :]:
-        table.add_column(column)
+    columns = ("package", "parameters", "summary")[not several :]
+    table = open_table("Policies", "policy", *columns, prose=columns)
     for policy, package in zip(listed, packages, strict=True):
         parameters = ", ".join(
             key if value is None else f"{key}={value}" for key, value in policy.parameters.items()
@@ -358,9 +353,8 @@ def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableTyp
         table.add_row(
             policy.name, *([package] if several else []), parameters or NOTHING, policy.summary
         )
-    systems = open_table("Whose systems they model", "policy")
-    for column in ("models", "does not model"):
-        systems.add_column(column)
+    columns = "models", "does not model"
+    systems = open_table("Whose systems they model", "policy", *columns, prose=columns)
     for policy in listed:
         if policy.models:
             systems.add_row(policy.name, policy.models, policy.leaves_out or NOTHING)

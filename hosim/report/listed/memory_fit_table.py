@@ -15,8 +15,14 @@ from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import DOES_NOT_FIT, SeenPeaks
 from hosim.models import Run
 from hosim.plain_text import one_line
-from hosim.report.of_replays import NOTHING, multiple, time_or_nothing
-from hosim.report.printing import OpenTable, open_table, paragraph
+from hosim.report.printing import (
+    NOTHING,
+    OpenTable,
+    multiple,
+    open_table,
+    paragraph,
+    time_or_nothing,
+)
 from hosim.units import human_size
 
 _MODULES = 3

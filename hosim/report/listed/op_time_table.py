@@ -11,8 +11,7 @@ from rich.table import Table
 from hosim.costmodel import ORIGINS, op_durations, time_origins
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.report.of_replays import NOTHING, percent
-from hosim.report.printing import open_table
+from hosim.report.printing import NOTHING, open_table, percent
 from hosim.units import human_clock, human_time
 
 

@@ -9,8 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hosim.data.runtime import Runtime
-from hosim.report.of_replays import NOTHING
-from hosim.report.printing import open_table, paragraph
+from hosim.report.printing import NOTHING, open_table, paragraph
 from hosim.units import human_percent
 
 

@@ -12,13 +12,10 @@ if TYPE_CHECKING:
     from hosim.report.of_studies.stages_table import stages, stages_to_dict
     from hosim.report.of_studies.studies import (
         blame,
-        cell,
-        column_title,
         diff,
         errors,
         fit,
         frontier,
-        listing,
         sweep,
         varied_columns,
     )
@@ -45,17 +42,16 @@ else:
             "robustness_table": "robustness to_dict",
             "routing_table": "predictions",
             "stages_table": "stages stages_to_dict",
-            "studies": "blame cell column_title diff errors fit frontier listing sweep varied_columns",
-            "validation_table": "CONSTANTS RIVALS constant_rows rival_rows rows schemes "
-            "short_name signed_time taken_from_recording "
-            "time_and_share validation verdict_lines",
+            "studies": "blame diff errors fit frontier sweep varied_columns",
+            "validation_table": "CONSTANTS RIVALS constant_rows rival_rows rows schemes short_name "
+            "signed_time taken_from_recording time_and_share validation verdict_lines",
         },
     )
 
 __all__ = [
-    "CONSTANTS", "RIVALS", "blame", "calibration", "cell", "chosen_processors",
-    "column_title", "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
-    "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
-    "stages_to_dict", "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation",
-    "varied_columns", "verdict_lines",
+    "CONSTANTS", "RIVALS", "blame", "calibration", "chosen_processors", "constant_rows", "diff",
+    "errors", "fit", "frontier", "kernels", "predictions", "rival_rows", "robustness", "rows",
+    "schemes", "short_name", "signed_time", "stages", "stages_to_dict", "sweep",
+    "taken_from_recording", "time_and_share", "to_dict", "validation", "varied_columns",
+    "verdict_lines",
 ]  # fmt: skip

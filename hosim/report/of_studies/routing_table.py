@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 
-from hosim.report.of_replays import NOTHING, percent
-from hosim.report.printing import open_table, paragraph
+from hosim.report.printing import NOTHING, open_table, paragraph, percent
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
         "lost",
         "gained",
     )
-    table = open_table("Predictions (experts' tensors)", "policy", *figures)
-    table.columns[0].no_wrap = False
+    title = "Predictions (experts' tensors)"
+    table = open_table(title, "policy", *figures, wraps=("policy",))
     for row in rows:
         table.add_row(
             row.policy,
