@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from hosim.models.config import Run
-from hosim.models.tape import Learned, Tape, Value
+from hosim.models.tape import Learned, OpOrder, Tape, Value
 
 UPDATES = ("synchronous", "speculative", "delayed")
 """When an optimizer on another processor than the device's runs."""
@@ -181,11 +181,8 @@ def _on_another(
             written = replace(parameter, tensor=f"{parameter.tensor}.shard")
             t.builder.tensor(written.tensor, written.size, "activation")
             shards.append(written)
-        accessed = (
-            read.size
-            + sum([2 * state.size for state in states])
-            + parameter.size * (1 if master else 2)
-        )
+        of_states = sum([2 * state.size for state in states])
+        accessed = read.size + of_states + parameter.size * (1 if master else 2)
         changed, replaced = (states, [written]) if master else ([parameter, *states], [])
         with t.on(processor):
             t.ops(
@@ -200,22 +197,9 @@ def _on_another(
             )
     with t.on(processor):
         for gradient, previous in kept:
-            t.ops(
-                f"{gradient.tensor}.keep",
-                "copy",
-                [gradient],
-                [],
-                overwrites=[previous],
-                accessed=0,
-                duration_ns=0,
-            )
+            name, at_once = f"{gradient.tensor}.keep", OpOrder(accessed=0, duration_ns=0)
+            t.ops(name, "copy", [gradient], [], overwrites=[previous], **at_once)
     for parameter, new in applied:
-        t.ops(
-            f"{parameter.tensor}.apply",
-            "copy",
-            [new],
-            [],
-            overwrites=[parameter],
-            accessed=2 * parameter.size,
-        )
+        name, accessed = f"{parameter.tensor}.apply", 2 * parameter.size
+        t.ops(name, "copy", [new], [], overwrites=[parameter], accessed=accessed)
     return shards

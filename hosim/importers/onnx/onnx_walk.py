@@ -28,7 +28,7 @@ from hosim.importers.onnx.onnx_values import (
     of_type,
 )
 from hosim.importers.operator_kinds import operator_kind
-from hosim.importers.stored import LARGEST, Recording, StaticTensor, ViewedBytes, region
+from hosim.importers.stored import LARGEST, Recording, StaticTensor, UsedPart, ViewedBytes, region
 from hosim.limits import limit, refusal, within
 
 # -- onnx parts
@@ -461,8 +461,10 @@ class _OnnxWalk:
             [value.tensor for value in found.values() if value.tensor is not None],
             flops=flops,
             kernel=onnx_kernel(node.op_type, shapes, made, flops),
-            gathers=node.op_type in _GATHERS,
-            shown=shown_of(node.op_type, inputs, attributes) if node.domain in _OWN else None,
+            part=UsedPart(
+                gathers=node.op_type in _GATHERS,
+                shown=shown_of(node.op_type, inputs, attributes) if node.domain in _OWN else None,
+            ),
             unknown=foreign,
         )
 
