@@ -343,7 +343,8 @@ def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int)
 def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[RenderableType]:
     """Every table of the comparison."""
     from hosim.engine import resident_step
-    from hosim.report import listed, no_offload_sentence, of_studies
+    from hosim.report import of_replays, of_studies
+    from hosim.report.answers import no_offload_sentence
     from hosim.report.of_replays import comparison, regrets
     from hosim.report.printing import paragraph
 
@@ -353,7 +354,7 @@ def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[Renderab
         yield paragraph(said, style="bold", space=True)
     yield comparison(graph, machine, resident_step(graph, machine).breakdown, results)
     if machine.devices > 1:
-        yield listed.devices(results, machine)
+        yield of_replays.devices(results, machine)
     if compared.predictions:
         yield of_studies.predictions(compared.predictions)
     if compared.regrets:

@@ -152,7 +152,7 @@ def _export(given: Given, loaded: Plan, machine: Hardware, result: Result) -> No
 def _show(given: Given, asked: Question, plan: Plan, result: Result) -> None:
     """Write the page, and print the answer, or the tables behind it."""
     from hosim.engine import resident_step
-    from hosim.report import listed, of_replays
+    from hosim.report import of_replays
     from hosim.report.answers import comparison_answer, comparison_title
 
     graph, machine = asked.graph, asked.hardware
@@ -161,7 +161,7 @@ def _show(given: Given, asked: Question, plan: Plan, result: Result) -> None:
     answer = comparison_answer(title, machine, [result])
     shown = [of_replays.replay(graph, machine, alone.breakdown, result)]
     if machine.devices > 1:
-        shown.append(listed.devices([result], machine))
+        shown.append(of_replays.devices([result], machine))
     if given.html is not None:
         from hosim.report import replay_page
 

@@ -105,7 +105,7 @@ def validate(given: Given) -> None:
 
 
 def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
-    from hosim.report.listed import ranks_table
+    from hosim.report.of_studies import ranks_table
     from hosim.validate import (
         rank_complaint,
         ranks_to_dict,

@@ -19,8 +19,6 @@ from hosim.errors import GraphError, InputError
 from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
 
-__all__ = ["import_inductor"]
-
 _NOTES = {
     "durations": "not in the file; the cost model estimates them from the bytes of the operands "
     "alone (no flops)",

@@ -37,8 +37,6 @@ from hosim.importers import convolution_flops, matmul_flops, operator_kind
 from hosim.importers.stored import Recording, StaticTensor, UsedPart
 from hosim.limits import Budget, within
 
-__all__ = ["import_mindir"]
-
 _NOTES = {
     "durations": "not in the file; the cost model estimates them from FLOP and bytes",
     "workspaces": "not in the file",

@@ -18,8 +18,8 @@ from hosim.models.dense import projected
 from hosim.models.engine_layer import sinks
 from hosim.models.functions import linear
 from hosim.models.kv_cache import parts_of_cache
+from hosim.models.layer_inputs import Positions
 from hosim.models.norms import rms_norm
-from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value
 
 

@@ -19,7 +19,7 @@ from hosim.models.dense import projected
 from hosim.models.functions import add, gathered, linear, mul, operands, split, summed
 from hosim.models.kv_cache import Cache, Written, make_cache, written
 from hosim.models.latent_attention import latent_attention
-from hosim.models.layer_inputs import from_input
+from hosim.models.layer_inputs import Positions, from_input
 from hosim.models.mixers import mixer
 from hosim.models.mlp import (
     beside,
@@ -36,7 +36,6 @@ from hosim.models.mlp import (
 )
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm, head_norm_parameters, norm_parameters
-from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value
 
 

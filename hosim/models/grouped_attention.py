@@ -14,10 +14,10 @@ from hosim.models.dense import projected
 from hosim.models.engine_layer import sinks
 from hosim.models.functions import activation, concatenated, mul, split
 from hosim.models.kv_cache import Cache, make_blocks
+from hosim.models.layer_inputs import Positions
 from hosim.models.names import NAMES
 from hosim.models.norms import applied_norm, decoder_norm, head_norm_parameters, rms_norm
 from hosim.models.ring_attention import STREAM, ring_attention
-from hosim.models.shared_by_layers import Positions
 from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 

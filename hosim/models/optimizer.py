@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from hosim.models.config import Run
-from hosim.models.tape import Learned, OpOrder, Tape, Value
+from hosim.models.tape import Learned, Tape, TapedOp, Value
 
 UPDATES = ("synchronous", "speculative", "delayed")
 """When an optimizer on another processor than the device's runs."""
@@ -197,7 +197,7 @@ def _on_another(
             )
     with t.on(processor):
         for gradient, previous in kept:
-            name, at_once = f"{gradient.tensor}.keep", OpOrder(accessed=0, duration_ns=0)
+            name, at_once = f"{gradient.tensor}.keep", TapedOp(accessed=0, duration_ns=0)
             t.ops(name, "copy", [gradient], [], overwrites=[previous], **at_once)
     for parameter, new in applied:
         name, accessed = f"{parameter.tensor}.apply", 2 * parameter.size

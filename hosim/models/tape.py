@@ -43,7 +43,7 @@ Learned = list[tuple[Value, Value]]
 """Parameters, each with its gradient."""
 
 
-class OpWork(TypedDict, total=False):
+class TapedWork(TypedDict, total=False):
     """Work and memory of an op, as :class:`hosim.graph.Op` has them.
 
     ``accessed`` defaults to what it reads and writes, mutated tensors twice. ``computes`` is its
@@ -62,7 +62,7 @@ class OpWork(TypedDict, total=False):
     computes: str
 
 
-class OpOrder(OpWork, total=False):
+class TapedOp(TapedWork, total=False):
     """Work of an op, and what it waits for: its stream, other ops, and other stages by a message;
     a measured duration in nanoseconds.
     """
@@ -265,7 +265,7 @@ class Tape:
         *,
         mutates: Sequence[Value] = (),
         overwrites: Sequence[Value] = (),
-        **more: Unpack[OpOrder],
+        **more: Unpack[TapedOp],
     ) -> tuple[Value, ...]:
         """Emit one op; returns its results, each of (shape, dtype).
 
@@ -325,7 +325,7 @@ class Tape:
         op: str,
         inputs: Sequence[Value],
         results: Sequence[tuple[tuple[int, ...], str]],
-        more: OpOrder,
+        more: TapedOp,
     ) -> list[Value]:
         """The tensors that an op makes, each of (shape, dtype), whose first gradients of parameters
         are of that kind.
@@ -352,7 +352,7 @@ class Tape:
         inputs: Sequence[Value],
         shape: tuple[int, ...],
         dtype: str | None = None,
-        **more: Unpack[OpWork],
+        **more: Unpack[TapedWork],
     ) -> Value:
         """Emit one op of one result; its dtype is the first input's unless given."""
         return self.ops(label, kind, inputs, [(shape, dtype or inputs[0].dtype)], **more)[0]

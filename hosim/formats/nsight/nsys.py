@@ -38,8 +38,6 @@ from hosim.importers.recordings import (
 )
 from hosim.limits import Budget
 
-__all__ = ["read_nsys"]
-
 _KERNEL, _COPY, _MEMSET, _CALLS = (
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")
 )

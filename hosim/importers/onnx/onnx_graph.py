@@ -110,9 +110,6 @@ class _Light:
 # -- graphs ----------------------------------------------------------------------------------------
 
 
-__all__ = ["import_onnx"]
-
-
 def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
     """The graph of the ONNX model at ``path`` (plain or gzip), named after the file. Sizes are
     bytes; no op has a duration.

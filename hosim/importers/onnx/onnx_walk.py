@@ -27,7 +27,7 @@ from hosim.importers.onnx.onnx_values import (
     infer,
     of_type,
 )
-from hosim.importers.operator_kinds import operator_kind
+from hosim.importers.op_kinds import operator_kind
 from hosim.importers.stored import LARGEST, Recording, StaticTensor, UsedPart, ViewedBytes, region
 from hosim.limits import limit, refusal, within
 

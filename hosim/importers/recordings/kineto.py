@@ -51,8 +51,6 @@ from hosim.importers.recordings.kineto_events import (
 )
 from hosim.importers.recordings.kineto_flows import flow_ids
 
-__all__ = ["call_role", "parse_kineto", "read_kineto"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -61,8 +61,6 @@ from hosim.notes import LEFT_OUT
 from hosim.plain_text import counted
 from hosim.units import human_size
 
-__all__ = ["import_kineto", "workload_of"]
-
 _LARGEST = 1 << 60
 _COLLECTIVES = (
     ("AllReduce", "all_reduce"),

@@ -20,10 +20,23 @@ from hosim.plain_text import counted
 from hosim.report.answers.answer import ROWS, Answer
 from hosim.report.drawn import size_unit
 from hosim.report.of_replays import enumerated
-from hosim.report.offload_verdicts import no_offload_sentence
 from hosim.report.printing import cells_of, known_in, multiple, percent, time_or_nothing, titles_of
 from hosim.result import Result
 from hosim.units import human_percent, human_size, human_time
+
+
+def no_offload_sentence(answer: NoOffload, budget_bytes: int) -> str:
+    """The reason not to offload, with its figures."""
+    alone = human_time(answer.resident_ns)
+    if answer.reason == "fits" or answer.fastest_ns is None:
+        held = f"{human_size(answer.resident_bytes)} of the budget of {human_size(budget_bytes)}"
+        return f"Do not offload: everything fits. Resident, the step takes {alone} and {held}."
+    return (
+        "Do not offload: the link is too slow for this step. The fastest plan takes "
+        f"{human_time(answer.fastest_ns)}; {answer.devices} devices hold the model and take "
+        f"{alone} a step."
+    )
+
 
 _FREE = 1.01
 """Offloading costs nothing where a step takes at most so many times the resident one."""

@@ -11,8 +11,7 @@ from typing import Any
 from hosim.data.stages import StagesResult
 from hosim.hardware import Hardware
 from hosim.plain_text import counted, one_line
-from hosim.report.answers.answer import ROWS, Answer
-from hosim.report.answers.text_curve import MOST_LINES, text_curve
+from hosim.report.answers.answer import MOST_LINES, ROWS, Answer, text_curve
 from hosim.report.of_studies import rows, taken_from_recording, varied_columns, verdict_lines
 from hosim.report.printing import (
     NOTHING,

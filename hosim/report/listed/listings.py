@@ -10,16 +10,162 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hosim.analysis import static_peak
+from hosim.costmodel import ORIGINS, op_durations, time_origins
+from hosim.data.runtime import Runtime
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Compute, Hardware
 from hosim.models import ListedModel
 from hosim.notes import each_once, notes, sentence
 from hosim.plain_text import counted, printable
 from hosim.report.drawn import memory_curve
-from hosim.report.listed.op_time_table import under_load
 from hosim.report.of_replays import composition
 from hosim.report.printing import NOTHING, WholeFigures, open_table, paragraph, percent
-from hosim.units import human_clock, human_compute, human_flops, human_rate, human_size, human_time
+from hosim.units import (
+    human_clock,
+    human_compute,
+    human_flops,
+    human_percent,
+    human_rate,
+    human_size,
+    human_time,
+)
+
+
+def runtimes(found: Sequence[Runtime]) -> Table:
+    """One row per runtime: how fast its kernels are in a whole step, what it sets, and of what
+    software it is.
+    """
+    table = open_table("Runtimes", "name", "speed", "sets", "software", left=1, spare=("software",))
+    for one in found:
+        table.add_row(
+            one.name, f"{one.speed.value:.2f}", set_by(one) or NOTHING, one.software or NOTHING
+        )
+    return table
+
+
+def runtime(
+    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float] | None = None
+) -> RenderableType:
+    """A runtime: what it sets, and each of its figures with its spread and source; ``written`` is
+    it as in its file, and ``left`` the time that a fitted one gives each run over that which was
+    measured.
+    """
+    table = open_table("", "figure", "value", "spread", "rests on", left=1)
+    for cells in figures_of(found, written):
+        table.add_row(*cells)
+    lines = [f"{found.name}: {found.software}", f"sets       {set_by(found) or NOTHING}"]
+    lines += [f"{verb:<10} {what}" for verb, what in of_host(found)]
+    sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
+    sources += [f"Source: {found.source.strip()}"] if found.source else []
+    runs = open_table("What is left", "run", "fitted over measured", left=1)
+    for name, ratio in (left or {}).items():
+        runs.add_row(name, human_percent(ratio - 1, signed=True))
+    after = [paragraph(*sources)] * bool(sources) + [runs] * bool(left)
+    return Group(paragraph(*lines), table, *after)
+
+
+def figures_of(found: Runtime, written: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Each figure of a runtime: its name, what is ``written``, its spread and what it rests on."""
+    return [
+        (
+            name,
+            str(written[name]["value"]),
+            f"{figure.spread:.2f}",
+            "one measurement" if figure.one_row else NOTHING,
+        )
+        for name, figure in found.known.items()
+    ]
+
+
+def of_host(found: Runtime) -> list[tuple[str, str]]:
+    """What a runtime's host waits for, and what it pins."""
+    once = ("once",) if found.pins_once else ()
+    said = ("waits for", found.blocks), ("pins for", (*found.pins, *once))
+    return [(verb, ", ".join(what)) for verb, what in said if what]
+
+
+def set_by(one: Runtime) -> str:
+    """What a runtime sets of a workload, as in a spec."""
+    return ", ".join(
+        [
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in one.options.items()
+        ]
+    )
+
+
+def op_times(graph: Graph, hardware: Hardware, every: bool = False) -> Table:
+    """A row for each kind of op, the longest first, or for ``every`` op in listed order."""
+    durations, origins = op_durations(graph, hardware), time_origins(graph, hardware)
+    if every:
+        table = open_table(
+            f"Times on {hardware.name}{under_load(hardware)}",
+            "op",
+            "kernel",
+            "sizes",
+            "time",
+            "from",
+            left=3,
+        )
+        for op, ns, origin in zip(graph.ops, durations, origins, strict=True):
+            table.add_row(
+                op.name,
+                op.kernel or NOTHING,
+                " ".join(map(str, op.sizes)) or NOTHING,
+                human_time(ns),
+                origin,
+            )
+        return table
+    times, counts = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for op, ns, origin in zip(graph.ops, durations, origins, strict=True):
+        times[op.kind, op.kernel, origin] += ns
+        counts[op.kind, op.kernel, origin] += 1
+    table = open_table(
+        f"Times on {hardware.name}{under_load(hardware)}",
+        "kind",
+        "kernel",
+        "from",
+        "ops",
+        "time",
+        left=3,
+    )
+    for key, ns in sorted(times.items(), key=lambda item: (-item[1], item[0])):
+        kind, kernel, origin = key
+        table.add_row(kind, kernel or NOTHING, origin, f"{counts[key]:,}", human_time(ns))
+    return table
+
+
+def under_load(hardware: Hardware) -> str:
+    """Return the note after a clock where the processor sustains a lower one, at which peaks count;
+    else nothing.
+    """
+    figures = hardware.compute.processor
+    return (
+        f"; peaks count at the {human_clock(figures.sustained_hz)} that it sustains"
+        if figures is not None and figures.sustained_hz
+        else ""
+    )
+
+
+def origin_lines(graph: Graph, hardware: Hardware) -> list[str]:
+    """Return the shares of the ops' time by origin, in one line; none for a profile without a
+    processor, where all is measured or guessed.
+    """
+    if hardware.compute.processor is None:
+        return []
+    times = Counter[str]()
+    for ns, origin in zip(
+        op_durations(graph, hardware), time_origins(graph, hardware), strict=True
+    ):
+        times[origin] += ns
+    whole = sum(times.values()) or 1
+    return [
+        "Times of ops: "
+        + ", ".join(
+            f"{origin} {percent(times[origin], whole)}" for origin in ORIGINS if times[origin]
+        )
+        + "."
+    ]
 
 
 class Listed(Protocol):

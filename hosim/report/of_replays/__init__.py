@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         channels,
         comparison,
         composition,
+        devices,
         effort,
         enumerated,
         failures,
@@ -34,14 +35,15 @@ else:
         __name__,
         {
             "draws_table": "in_draws regrets without_runtime",
-            "tables": "allocators channels comparison composition effort enumerated failures header "
-            "least_bound ordered peaks replay strongest timing unproved verdict",
+            "tables": "allocators channels comparison composition devices effort enumerated "
+            "failures header least_bound ordered peaks replay strongest timing unproved "
+            "verdict",
             "transfer_table": "transfers",
         },
     )
 
 __all__ = [
-    "allocators", "channels", "comparison", "composition", "effort", "enumerated", "failures",
-    "header", "in_draws", "least_bound", "ordered", "peaks", "regrets", "replay", "strongest",
-    "timing", "transfers", "unproved", "verdict", "without_runtime",
+    "allocators", "channels", "comparison", "composition", "devices", "effort", "enumerated",
+    "failures", "header", "in_draws", "least_bound", "ordered", "peaks", "regrets", "replay",
+    "strongest", "timing", "transfers", "unproved", "verdict", "without_runtime",
 ]  # fmt: skip

@@ -349,3 +349,34 @@ def _time(nanoseconds: int | None) -> str:
 
 def _size(size: int | None) -> str:
     return NOTHING if size is None else human_size(size)
+
+
+def ranks_table(data: Mapping[str, Any]) -> RenderableType:
+    """A ``hosim.ranks/1`` as a table: a row a rank, replayed with the others and alone, beside the
+    two predictions without a model.
+    """
+    columns = (
+        "makespan",
+        *(
+            f"{of}\nstart, P95"
+            for of in ("together:", "alone:", "launches alone:", "launches and waits:")
+        ),
+    )
+    table = open_table(
+        "Ranks that wait for each other", "rank", "clock", "collectives", "validated", *columns
+    )
+    for rank in data["ranks"]:
+        starts = (_start(rank[key]) for key in ("errors", "alone", "by_launches", "by_held_host"))
+        table.add_row(
+            rank["trace"],
+            signed_time(rank["offset_ns"]),
+            f"{rank['collectives']:,}",
+            "yes" if rank["explained"] else "no",
+            human_percent(rank["errors"]["makespan"], 2, signed=True),
+            *starts,
+        )
+    return table
+
+
+def _start(errors: Mapping[str, Any]) -> str:
+    return time_and_share(errors["p95_start_ns"], errors["span_ns"])

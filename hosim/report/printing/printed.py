@@ -28,16 +28,6 @@ from hosim.report.printing.fitted_columns import (
     total,
 )
 
-__all__ = [
-    "OpenTable",
-    "WholeFigures",
-    "and_more",
-    "begins_bold",
-    "lines_of",
-    "open_table",
-    "paragraph",
-]
-
 
 class OpenTable(Table):
     """A table that prints strings as they are: what cannot be printed is an escape, and nothing in

@@ -26,9 +26,8 @@ from functools import partial
 from statistics import median_low
 
 from hosim.importers.recordings import CLOCK_STEP_NS, StreamId, stream_of
-from hosim.validate.recorded_steps.ends_of_ops import EndsOfOps
 from hosim.validate.recorded_steps.latencies import FEWEST, PLAUSIBLE, fit_latencies
-from hosim.validate.recorded_steps.one_step import one_step
+from hosim.validate.recorded_steps.one_step import EndsOfOps, one_step
 from hosim.validate.recorded_steps.repetitions import numbered
 from hosim.validate.recorded_steps.step_structure import Known, RecurringDelay, Structure, structure
 
