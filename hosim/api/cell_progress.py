@@ -39,7 +39,7 @@ def until(ended: Callable[[], bool], do: Callable[[], None]) -> None:
 
 
 _QUIET_S = 2.0
-"""What takes less says nothing."""
+"""Calls that take less print nothing."""
 _BETWEEN_S = 0.25
 """A cell is written no more often than this."""
 AGAIN_S = 1.0

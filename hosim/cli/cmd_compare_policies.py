@@ -203,7 +203,7 @@ def compare_policies(given: Given) -> None:
 
 @dataclass(frozen=True)
 class _Compared:
-    """What the policies gave: results in the order asked, plans to draw, mispredictions, what plans
+    """The results of policies in the order asked, plans to draw, mispredictions, what plans
     lose in draws if that was asked, and why not to offload, if so.
     """
 
@@ -289,7 +289,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
 
 
 def _chosen(asked: Sequence[Question], given: Given) -> str:
-    """What was chosen for a question that names a workload and a machine alone, with the option
+    """The choices for a question that names a workload and a machine alone, with the option
     that changes each.
     """
     from hosim.units import human_size
@@ -316,7 +316,7 @@ def _phase(graph: Graph) -> str:
 
 
 def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int) -> str:
-    """How much memory is enough, by the planner where it is compared and everything fits."""
+    """The memory that is enough, by the planner if it is compared and everything fits."""
     from hosim.analysis.remarks import OURS
     from hosim.report.answers import cheapest_sentence
     from hosim.study.searches import enough_memory

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hosim.study.runs import Question
 
 _LISTED = 3
-"""How many places of each broken rule are listed; the others are counted."""
+"""The number of places of each broken rule that are listed; the others are counted."""
 
 _OPTIONS = declared(
     "plan workload hardware budget allocator account devices rescale strict op_sigma "

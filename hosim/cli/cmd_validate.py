@@ -137,7 +137,7 @@ def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
 
 
 _NAMED = 3
-"""How many files of a folder are named."""
+"""The number of files of a folder that are named."""
 
 
 def _holds(folder: Path) -> str:

@@ -96,7 +96,7 @@ class _Attended:
 
     @property
     def scores(self) -> int:
-        """How many scores there are."""
+        """The number of scores."""
         q, k, _ = self.heads
         return prod(q.shape[:-1]) * min(k.shape[2], self.kernel.window)
 
@@ -136,7 +136,7 @@ class _Attended:
         }
 
     def results(self) -> list[tuple[tuple[int, ...], str]]:
-        """What a training step keeps: the result, the softmax' statistics or the scores in memory,
+        """The tensors that a training step keeps: the result, the statistics of softmax or the scores,
         and what dropout leaves of them.
         """
         q, k, _ = self.heads

@@ -219,7 +219,7 @@ def _unknown(kind: object) -> InputError:
 
 
 def _beside_sizes(keys: Keys) -> None:
-    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's
+    """The keys that are no sizes and change the bytes of the weights: their dtype, and what a checkpoint's
     files say.
 
     Raises :class:`InputError` for layers with sizes of their own that the type's reader has not

@@ -33,13 +33,13 @@ GATHER, REDUCE = "gather", "reduce"
 
 _EXPERTS = "experts"
 _ROOT = "root"
-"""What names say of parameters outside of layers."""
+"""The unit of parameters outside of layers, in names."""
 
 _UNIT = re.compile(r"^(.*?\.\d+)\.")
 _PLACE = re.compile(rf"^({re.escape(RECOMPUTE)}|{re.escape(BACKWARD)})?(micro\d+\.)?")
 
 Place = tuple[bool, str]
-"""Whether an op is of a backward pass, and of which micro-batch."""
+"""True for an op of a backward pass, and its micro-batch."""
 
 
 def unit_of(parameter: str) -> str:

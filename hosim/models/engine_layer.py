@@ -306,7 +306,7 @@ def _routed(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]
 
 
 def _with_shared(t: Tape, config: Decoder, run: Run, x: Value, y: Value) -> Value:
-    """What the experts give, and the one that takes every token."""
+    """The sum of the routed experts and the shared one, which takes every token."""
     with t.scope(NAMES[config.names].shared):
         shared = _gated_mlp if config.gated_mlp else feed_forward
         z = shared(t, config, run, x, config.shared_width)

@@ -26,7 +26,7 @@ def latents_seen(
     latent: Value | None,
     turns: tuple[Value, Value] | None,
 ) -> int:
-    """How many latents a query sees at most, after the ops that choose them.
+    """The number of latents that a query sees at most; emits the ops that choose them.
 
     Heads of queries from their own ``latent`` are multiplied with one key a token, which is kept;
     the sum of what is positive of their products, by weights from ``x``, is the score of a token

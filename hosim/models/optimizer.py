@@ -30,7 +30,7 @@ from hosim.models.config import Run
 from hosim.models.tape import Learned, Tape, TapedOp, Value
 
 UPDATES = ("synchronous", "speculative", "delayed")
-"""When an optimizer on another processor than the device's runs."""
+"""The times at which an optimizer on another processor than the device's may run."""
 
 
 def has_master(run: Run) -> bool:

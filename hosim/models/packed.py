@@ -24,7 +24,7 @@ class PackedDtype:
     scale_bytes: int
     computes: str
     blocks: bool = False
-    """Whether a group that is given is a block of so many rows, too, as in DeepSeek-V3."""
+    """True if a group that is given is a block of so many rows, too, as in DeepSeek-V3."""
     zero_bits: int = 0
     index_bytes: int = 0
 

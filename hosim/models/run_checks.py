@@ -100,7 +100,7 @@ _OF_TRAINING = (
     *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers"),
     *("optimizer", "optimizer_on", "update", "states_dtype", "states_home"),
 )
-"""What an inference would leave out without a word."""
+"""The fields that an inference would leave out without a word."""
 
 _UNSET = {field.name: field.default for field in fields(Run)}
 

@@ -37,7 +37,7 @@ _STYLES = (
 a tag.
 """
 _FOLDS = re.compile(r' (class="fold\d+" style="[^"]*"|data-of="[^"]*")')
-"""What tells a page's style sheet how to show a table in a narrow window."""
+"""Attributes by which a page's style sheet shows a table in a narrow window."""
 
 
 def cell(of: object) -> str:

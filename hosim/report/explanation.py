@@ -149,7 +149,7 @@ def summary(explained: Explanation) -> RenderableType:
 
 
 def _shown(line: Line) -> tuple[str, ...]:
-    """What the summary has of a gap."""
+    """The cells of a gap in the summary."""
     size, *_, score = _figures(line)
     return REASONS[line.reason], size, score, time_or_nothing(line.exposed_ns)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _NAMED = 3
-"""How many tensors to name before "and ... more"."""
+"""The number of tensors to name before "and ... more"."""
 DRAIN = "drain"
 """The cause of the wait of the main stream after its last op (docs/contract.md, rule 8)."""
 _FASTER = 10

@@ -27,7 +27,7 @@ MOST_UNKNOWN = 0.2
 _TOLD = 0.01
 """The least share of the time of a kind that is named."""
 MODEL_LEVELS = ("exact", "fitted", "alike", "assumed")
-"""Where a predicted time is from: the same op was recorded; its class or kind was; a kind that is
+"""The sources of a predicted time: the same op was recorded; its class or kind was; a kind that is
 alike was; none was.
 """
 

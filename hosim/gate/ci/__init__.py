@@ -1,4 +1,4 @@
-"""What a project needs for the gate to run on its changes: cases, a workflow and a hook."""
+"""The files with which the gate runs on a project's changes: cases, a workflow and a hook."""
 
 from typing import TYPE_CHECKING
 

@@ -181,7 +181,7 @@ def _word(text: str) -> str:
 
 
 def _also_installed(root: Path) -> str:
-    """What an entry of the repository imports: its requirements, or the project itself."""
+    """The packages that an entry of the repository imports: its requirements, or the project itself."""
     from hosim.io.gate_files import read_toml
 
     if (root / "requirements.txt").is_file():

@@ -93,18 +93,18 @@ and there the first op that differs.
 """
 
 _KINDS = 3
-"""How many of the ops that run again are named."""
+"""The number of recomputed ops that are named."""
 
 _TIMES = {2: "doubled", 3: "tripled", 4: "quadrupled", Fraction(1, 2): "halved"}
 
 _NEW, _GONE = "is new", "is gone"
 
 _EMPTY = re.compile(r"(new_)?empty(_|$)")
-"""How the names of tensors begin that have no contents when they are made."""
+"""The beginnings of names of tensors that have no contents when they are made."""
 
 _COUNTED = re.compile(r"([0-9]+)\*(.*)", re.DOTALL)
 _OF_OP = ("as", "in")
-"""What an op has one of at most."""
+"""The fields of which an op has at most one value."""
 
 _VERBS = {
     "reads": "reads",

@@ -31,7 +31,7 @@ from hosim.plain_text import counted
 
 
 def changed_since(before: Record, now: Record) -> str:
-    """What changed in hosim since the baseline, and whether something of the user's did, too; empty
+    """The changes of hosim since the baseline, and if the user's question changed, too; empty
     if nothing of hosim's changed.
     """
     hosims = [
@@ -77,7 +77,7 @@ def changed_since(before: Record, now: Record) -> str:
 
 
 def _asks_same(before: Record, now: Record) -> bool:
-    """Whether both are about the same question; the lines of a matrix do not repeat it."""
+    """True if both ask the same question; the lines of a matrix do not repeat it."""
     return not before.asked or before.asked == now.asked
 
 

@@ -134,7 +134,7 @@ def check_calls(model: onnx.ModelProto) -> None:
 
 
 def _size(nodes: Sequence[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
-    """How many there are with the called functions written out; any number beyond the limit if
+    """The number of nodes with the called functions written out; any number beyond the limit if
     there are more.
     """
     total, most = 0, limit("nodes")

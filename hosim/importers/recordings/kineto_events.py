@@ -24,7 +24,7 @@ Role = Literal[
     "other",
 ]
 MODULE = "nn.Module: "
-"""How the name of a module's call begins."""
+"""The beginning of the name of a module's call."""
 Shape = tuple[Any, ...]
 """The dimensions of a tensor, or of each tensor of a list."""
 
@@ -207,7 +207,7 @@ class KinetoTrace:
     modules: tuple[Annotation, ...] = ()
     """Calls of ``nn.Module``s, such as ``nn.Module: Linear_3``."""
     ranks: int = 1
-    """How many processes ran the program together, as ``distributedInfo`` says."""
+    """The number of processes that ran the program together, by ``distributedInfo``."""
 
     @property
     def kernels(self) -> tuple[DeviceOp, ...]:

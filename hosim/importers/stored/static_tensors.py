@@ -77,7 +77,7 @@ class StaticTensor:
 
 @dataclass(frozen=True, slots=True)
 class UsedPart:
-    """How much an operator uses of its first input, and of what it writes.
+    """The parts that an operator uses of its first input, and of the tensors that it writes.
 
     With ``gathers`` it reads only as many bytes as it makes: those that are ``shown``, or else
     those that its other inputs choose. ``scatters`` is how many bytes it writes where these say.

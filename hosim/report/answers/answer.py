@@ -49,7 +49,7 @@ ROWS = 5
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a study found, as text.
+    """The answer of a study, as text.
 
     ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is whether
     something fits. ``rows`` have a cell for each of ``columns``, the best row first where they are

@@ -66,7 +66,7 @@ def comparison_answer(
     next_commands: Sequence[tuple[str, str]] = (),
     tokens: int | None = None,
 ) -> Answer:
-    """What a comparison of policies found. ``advice`` is why not to offload, where that is the
+    """The answer of a comparison of policies. ``advice`` is why not to offload, where that is the
     answer, and ``cheapest`` the memory that costs little, ``chosen`` what was chosen for the question, and
     ``nothing_fits`` what is said where no policy does, as text. ``tokens`` are those of a step.
     """
@@ -132,7 +132,7 @@ def _rate(best: Result, tokens: int | None) -> list[str]:
 
 
 def _alike(fitting: Sequence[Result], several: bool) -> list[str]:
-    """What is said of policies instead of rows that would be alike."""
+    """A line about policies instead of rows that would be alike."""
     if several or len(fitting) < 2:
         return []
     last = fitting[-1].makespan_ns or 0
@@ -191,7 +191,7 @@ def _sentence(best: Result, advice: NoOffload | None) -> str:
 
 
 def _reserves(best: Result) -> str:
-    """What the allocator holds at most, where one is asked about."""
+    """The most that the allocator holds, if one is asked about."""
     if best.allocator is None:
         return ""
     return (
@@ -201,7 +201,7 @@ def _reserves(best: Result) -> str:
 
 
 def _moves(best: Result) -> str:
-    """What goes over the channels, and how much of that time ops cover."""
+    """The bytes that move over channels, and the share of that time in which ops run."""
     moved = sum([channel.bytes for channel in best.channels.values()])
     busy = sum([channel.busy_ns for channel in best.channels.values()])
     hidden = sum([channel.hidden_ns for channel in best.channels.values()])
@@ -238,7 +238,7 @@ def machines_answer(
     profiles: Mapping[str, Hardware],
     verdict: str,
 ) -> Answer:
-    """Which machine is fastest: ``rows`` are those of :attr:`hosim.study.machines.Machines.rows`,
+    """The answer about the fastest machine: ``rows`` are those of :attr:`hosim.study.machines.Machines.rows`,
     ``verdict`` what they say in a sentence.
     """
     fitting = sorted(

@@ -78,14 +78,14 @@ def figures_of(found: Runtime, written: Mapping[str, Any]) -> list[tuple[str, st
 
 
 def of_host(found: Runtime) -> list[tuple[str, str]]:
-    """What a runtime's host waits for, and what it pins."""
+    """The transfers that a runtime's host waits for, and those that it pins memory for."""
     once = ("once",) if found.pins_once else ()
     said = ("waits for", found.blocks), ("pins for", (*found.pins, *once))
     return [(verb, ", ".join(what)) for verb, what in said if what]
 
 
 def set_by(one: Runtime) -> str:
-    """What a runtime sets of a workload, as in a spec."""
+    """The settings of a workload that a runtime makes, as in a spec."""
     return ", ".join(
         [
             f"{key}={str(value).lower() if isinstance(value, bool) else value}"

@@ -59,7 +59,7 @@ def _good(fit: MemoryFit) -> bool:
 
 
 def _beside(fit: MemoryFit) -> list[str]:
-    """What the allocator has of it; without a runtime that it is not known."""
+    """The memory of the allocator; without a runtime a line that it is not known."""
     if fit.seen is None:
         return (
             ["A runtime holds more than tensors; --runtime says how much (hosim runtime list)."]
@@ -121,7 +121,7 @@ def _remedies(fit: MemoryFit) -> OpenTable:
 
 
 def _in_the_way(fit: MemoryFit) -> list[str]:
-    """Why something has no step, each reason once."""
+    """The reasons why a remedy has no step, each once."""
     reasons: dict[str, list[str]] = {}
     for one in fit.remedies:
         if one.why:

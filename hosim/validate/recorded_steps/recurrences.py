@@ -32,10 +32,10 @@ from hosim.validate.recorded_steps.repetitions import numbered
 from hosim.validate.recorded_steps.step_structure import Known, RecurringDelay, Structure, structure
 
 _LATE_NS = (5_000, 100_000)
-"""What is less late than a ten-thousandth of the span, within these bounds, is not looked at."""
+"""Delays below a ten-thousandth of the span, within these bounds, are not looked at."""
 
 _JUST_NS = 20_000
-"""What ended no longer than this before may be what was waited for."""
+"""An op that ended no longer than this before may be what was waited for."""
 
 _MOST = 0.8
 """The share of late ops before which the same op must have ended."""

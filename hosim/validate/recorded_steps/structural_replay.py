@@ -75,7 +75,7 @@ class StructuralReplay:
     recurring: tuple[RecurringDelay, ...]
     graph_ops: int
     end_ns: int
-    """When everything of the replay has ended, the host's last call too."""
+    """The time at which the whole replay has ended, the host's last call included."""
 
     @property
     def kernels(self) -> tuple[ReplayedOp, ...]:
