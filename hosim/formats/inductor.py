@@ -152,7 +152,7 @@ def _build(name: str, document: Any) -> Graph:
 
 
 def _storages(buffers: Mapping[str, _Buffer]) -> Mapping[str, str]:
-    """For every buffer, the buffer whose memory it uses: its own, or the one it reuses."""
+    """The buffer whose memory each buffer uses: its own, or the one it reuses."""
     storage: dict[str, str] = {}
     for buffer in buffers.values():
         for dep in buffer.deps:

@@ -352,7 +352,7 @@ def first_factor(config: Decoder, width: int) -> tuple[str, int]:
 
 
 _APART = 4096
-"""Of more experts than any model has, nothing is drawn: all are taken to be read."""
+"""If there are more experts than any model has, nothing is drawn: all are taken to be read."""
 
 
 def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:

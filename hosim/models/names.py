@@ -210,4 +210,4 @@ NAMES: Mapping[str, PartNames] = {
     "falcon": _BLOOM,
     "falcon-two-norms": replace(_BLOOM, before_attention="ln_attn", before_mlp="ln_mlp"),
 }
-"""By the value of :attr:`hosim.models.config.Decoder.names`."""
+"""Names by the value of :attr:`hosim.models.config.Decoder.names`."""

@@ -49,7 +49,7 @@ def adamw(
     after: Sequence[str] | None = None,
     is_shard: bool = False,
 ) -> list[Value]:
-    """For each parameter, or shard of one, that has a gradient: its two moments and, with
+    """The states of a parameter, or shard of one, that has a gradient: its two moments and, with
     ``master``, the fp32 parameter that it rounds.
 
     The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in

@@ -41,7 +41,7 @@ _LISTED: tuple[tuple[int, str, int, int], ...] = (
 TYPES: Mapping[int, GgufType] = MappingProxyType(
     {number: GgufType(name, block, size) for number, name, block, size in _LISTED}
 )
-"""By number: the table of ggml's ``gguf-py/gguf/constants.py`` (``GGML_QUANT_SIZES``)."""
+"""Types by number: the table of ggml's ``gguf-py/gguf/constants.py`` (``GGML_QUANT_SIZES``)."""
 
 BY_NAME: Mapping[str, GgufType] = MappingProxyType({each.name: each for each in TYPES.values()})
 

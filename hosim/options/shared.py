@@ -427,7 +427,7 @@ OPTIONS: Mapping[str, Option] = _table(
         about="A Dask cluster that computes instead: its address, or a client.",
     ),
 )
-"""By their names."""
+"""Options by name."""
 
 
 def declared(names: str, *own: Option, **defaults: Any) -> Options:

@@ -21,7 +21,7 @@ from hosim.validate.op_costs import OpWork, efficiency_of, graph_of, is_transfer
 
 _NINE_IN_TEN = 1.645
 _COMMON_SPREAD = 0.12
-"""By so much all ops of another model may be off together."""
+"""The share by which all ops of another model may be off together."""
 MOST_UNKNOWN = 0.2
 """If more of the kernels than this share cannot be predicted, there is no total."""
 _TOLD = 0.01

@@ -189,10 +189,10 @@ def _figures(result: Result, device_tier: str) -> dict[str, int]:
 # the space
 
 _Space = Sequence[tuple[str, Sequence[Any], Any]]
-"""For each parameter its name, its values in order, and its default."""
+"""The name of each parameter, its values in order, and its default."""
 
 _Point = tuple[int, ...]
-"""For each parameter the position of its value."""
+"""The position of each parameter's value."""
 
 
 def _ladder(least: int, most: int, default: int) -> Sequence[int]:

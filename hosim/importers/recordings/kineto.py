@@ -424,7 +424,7 @@ def _collective(args: Mapping[str, Any]) -> Collective | None:
 
 
 def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> tuple[int, int]:
-    """By start, the longer one first, because it encloses the other."""
+    """The order by start, the longer one first, because it encloses the other."""
     return entry.start_ns, -entry.end_ns
 
 

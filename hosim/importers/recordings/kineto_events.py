@@ -221,7 +221,7 @@ class KinetoTrace:
 
     @property
     def span_ns(self) -> int:
-        """From the first start of an op to the last end."""
+        """The time from the first start of an op to the last end."""
         return max(op.end_ns for op in self.ops) - min(op.start_ns for op in self.ops)
 
     def operator_at(self, op: DeviceOp) -> int | None:

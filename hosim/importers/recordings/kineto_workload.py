@@ -430,7 +430,7 @@ def _streams(trace: KinetoTrace) -> Mapping[tuple[int, int], str]:
 
 
 def _dependencies(trace: KinetoTrace, order: ProgramOrder) -> Mapping[int, Sequence[int]]:
-    """For each op, the ops of other streams that it waits for: through its stream, or because the
+    """The ops of other streams that each op waits for: through its stream, or because the
     host waited before it issued the op.
     """
     found = waits(trace, order)

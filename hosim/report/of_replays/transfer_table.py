@@ -75,7 +75,7 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
 
 
 def _window(copies: Sequence[ObservedTransfer]) -> str:
-    """From when and until when the first of these could begin at no cost."""
+    """The times from and until which the first of these could begin at no cost."""
     ends = [
         [x for x in found if x is not None]
         for found in zip(*[(c.earliest_ns, c.latest_ns) for c in copies], strict=True)

@@ -113,7 +113,7 @@ COLUMNS: Mapping[str, TableColumn] = MappingProxyType(
         "token_cost": TableColumn("cost of\n1M tokens"),
     }
 )
-"""By name. A name that is not here is a title itself, without the unit in which it ends."""
+"""Columns by name. A name that is not here is a title itself, without the unit in which it ends."""
 _UNITS = (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_time))
 
 

@@ -17,7 +17,7 @@ CHECKS = 2
 """The number of values to probe on each side of the answer beyond those that bisection needs."""
 
 _BEYOND = round((1 - CERTAINTY) / 2 * FEW_DRAWS)
-"""In so many draws the answer may lie beyond either end of its interval."""
+"""The number of draws in which the answer may lie beyond either end of its interval."""
 
 
 class Probed(Protocol):

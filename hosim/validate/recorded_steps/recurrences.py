@@ -44,9 +44,7 @@ _REPEATED = 0.9
 """The share of a stream's ops whose names are those of the ops a period before."""
 
 _SAME = 0.5
-"""By how much of their median times that count as the same may differ: one number for all of them
-has to do.
-"""
+"""The share of their median by which times that count as the same may differ, for all kinds."""
 
 _ROUNDS = (
     (False, True, 2),
@@ -221,7 +219,7 @@ def _alike(built: Structure, issued: bool, placed: bool, beside: int) -> Iterabl
 
 
 def _places(built: Structure) -> Mapping[int, Place]:
-    """By op its place in a CUDA graph; one that was launched before the recording has that of its
+    """The place of each op in a CUDA graph; one that was launched before the recording has that of its
     repetition.
     """
     ops = built.trace.ops
@@ -283,7 +281,7 @@ class _Awaited:
             self._named[stream_of(self._ops[i]), self._ops[i].name].append(i)
 
     def of(self, group: Sequence[int], members: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """By op of the group what it waits for; empty if the late ``members`` do not agree."""
+        """The wait of each op of the group; empty if the late ``members`` do not agree."""
         counted: Counter[Awaited] = Counter()
         for i in members:
             counted.update(
