@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end
+from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end, show_answer
 from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
     check_drawn,
@@ -87,22 +87,24 @@ def compare_on_machines(options: Options, given: Given) -> None:
     rows, profiles = found.rows, {one.hardware.name: one.hardware for one in asked}
     pairs = found.paired
     answer = machines_answer(rows, profiles, str(found))
-    if given.json:
-        paired = [each.row for each in pairs]
-        more = {"paired": paired, "ranks": found.ranks} if paired else {}
-        print_json({"format": "hosim.machines/1", "answer": answer.verdict, "rows": rows, **more})
-    else:
+    paired = [each.row for each in pairs]
+    data = {
+        "format": "hosim.machines/1",
+        "answer": answer.verdict,
+        "rows": rows,
+        **({"paired": paired, "ranks": found.ranks} if paired else {}),
+    }
 
-        def tables() -> Iterator[RenderableType]:
-            yield machine_comparison(rows, profiles, NEAR, str(found))
-            if pairs:
-                yield in_draws([line.result for line in found.lines], found.names, found.ranks)
+    def tables() -> Iterator[RenderableType]:
+        yield machine_comparison(rows, profiles, NEAR, str(found))
+        if pairs:
+            yield in_draws([line.result for line in found.lines], found.names, found.ranks)
 
-        print_answer(answer, given, tables)
-    if any(line.result.failed for line in found.lines):
+    failed = any(line.result.failed for line in found.lines)
+    fits = failed or any(line.result.feasible for line in found.lines)
+    show_answer(answer, given, lambda: data, tables, fits=fits)
+    if failed:
         raise typer.Exit(HosimError.exit_code)
-    if not any(line.result.feasible for line in found.lines):
-        raise typer.Exit(InfeasibleError.exit_code)
 
 
 # -- the command -----------------------------------------------------------------------------------
