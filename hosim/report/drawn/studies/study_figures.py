@@ -64,8 +64,6 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
         if low is not None and high is not None:
             span = [human_in(end, of_time).partition(" ")[0] for end in (low, high)]
             said += f" ({' to '.join(span)})"
-            how: dict[str, Any] = {"color": _colour(k), "linewidth": 3, "alpha": 0.4}
-            axes.vlines(peak / size, low / unit, high / unit, zorder=2.5, **how)
         axes.scatter(
             [peak / size],
             [makespan / unit],
@@ -77,6 +75,9 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
             edgecolor=_colour(k),
             linewidth=1.6,
         )
+        if low is not None and high is not None:
+            how: dict[str, Any] = {"color": _colour(k), "linewidth": 3, "alpha": 0.4}
+            axes.vlines(peak / size, low / unit, high / unit, zorder=2.5, **how)
     if bound:
         axes.axhline(
             bound / unit,
