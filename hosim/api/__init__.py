@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.api.cell_progress import in_cell
+    from hosim.api.cell_progress import in_cell, repeated
     from hosim.api.inputs import (
         Machine,
         Vary,
@@ -22,12 +22,25 @@ if TYPE_CHECKING:
         question,
         questions,
     )
-    from hosim.api.many_runs import compare, diff, robustness, sweep
+    from hosim.api.many_runs import (
+        compare,
+        diff,
+        robustness,
+        sweep,
+    )
     from hosim.api.memory_fits import fit_question, fits
-    from hosim.api.one_plan import blame, explain, plan, replay
+    from hosim.api.one_plan import (
+        blame,
+        explain,
+        plan,
+        replay,
+    )
     from hosim.api.pipeline_stages import plan_stages, replay_stages
-    from hosim.api.plotting import figure_of, plot, several_values
-    from hosim.api.repeats import repeated
+    from hosim.api.plotting import (
+        figure_of,
+        plot,
+        several_values,
+    )
     from hosim.api.runtime_fits import runtime_fit
     from hosim.api.searches import fit, frontier
     from hosim.api.sliders import what_if
@@ -36,15 +49,14 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "cell_progress": "in_cell",
+            "cell_progress": "in_cell repeated",
             "inputs": "Machine Vary load machine named question questions",
             "many_runs": "compare diff robustness sweep",
+            "memory_fits": "fit_question fits",
             "one_plan": "blame explain plan replay",
             "pipeline_stages": "plan_stages replay_stages",
             "plotting": "figure_of plot several_values",
-            "repeats": "repeated",
             "runtime_fits": "runtime_fit",
-            "memory_fits": "fit_question fits",
             "searches": "fit frontier",
             "sliders": "what_if",
             "study_cells": "cell",
@@ -52,9 +64,8 @@ else:
     )
 
 __all__ = [
-    "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "figure_of",
-    "fit", "fit_question", "fits", "frontier", "in_cell", "load", "machine",
-    "named", "plan", "plan_stages", "plot",
-    "question", "questions", "repeated", "replay", "replay_stages", "robustness", "runtime_fit",
-    "several_values", "sweep", "what_if",
+    "Machine", "Vary", "blame", "cell", "compare", "diff", "explain", "figure_of", "fit",
+    "fit_question", "fits", "frontier", "in_cell", "load", "machine", "named", "plan",
+    "plan_stages", "plot", "question", "questions", "repeated", "replay", "replay_stages",
+    "robustness", "runtime_fit", "several_values", "sweep", "what_if",
 ]  # fmt: skip

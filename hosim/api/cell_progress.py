@@ -8,14 +8,38 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
+from contextvars import copy_context
+from threading import Event, Lock, Thread
 from typing import Any
 
-from hosim.api.repeats import repeated
 from hosim.plain_text import one_line
 
+
+@contextmanager
+def repeated(do: Callable[[], None], every_s: float) -> Iterator[None]:
+    """Do it each ``every_s`` seconds until the block ends, in another thread with the context of
+    this one (a cell's, a command's).
+    """
+    ended = Event()
+    thread = Thread(
+        target=copy_context().run, args=(until, lambda: ended.wait(every_s), do), daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def until(ended: Callable[[], bool], do: Callable[[], None]) -> None:
+    """Do it each time that ``ended()`` returns false, until it returns true."""
+    while not ended():
+        do()
+
+
 _QUIET_S = 2.0
-"""What takes less says nothing."""
+"""Calls that take less print nothing."""
 _BETWEEN_S = 0.25
 """A cell is written no more often than this."""
 AGAIN_S = 1.0

@@ -220,7 +220,7 @@ def question(
     budget: Budget = None,
     **options: Any,
 ) -> Question:
-    """What one replay answers; ``options`` as :func:`questions` takes them. Raises
+    """The question that one replay answers; ``options`` as :func:`questions` takes them. Raises
     :class:`InputError`.
     """
     return questions(workload, [hardware], [policy], budget, **options)[0]

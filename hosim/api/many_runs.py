@@ -39,26 +39,19 @@ from hosim.engine import read_budget, resident_step
 from hosim.errors import InputError
 from hosim.notes import each_once
 from hosim.options import Option, declared, keywords
+from hosim.plain_text import printable
 from hosim.report import html
 from hosim.report.answers import Answer
-from hosim.report.of_studies import errors, listing
-from hosim.report.printing import paragraph
+from hosim.report.of_studies import errors
+from hosim.report.printing import cell, column_title, paragraph, table_of
 from hosim.result import STALL_CAUSES, Result
 from hosim.study.asked import AnyPolicy, Value, read_vary, searching
 from hosim.study.rows_of_answers import DEVICE_TIER, FEASIBLE, VARIED, records
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from hosim.report.answers import Answer
     from hosim.study import Diff
     from hosim.study.runs import Question
 
-
-# -- compared frame
-# --------------------------------------------------------------------------------------------------
-# The frame of a comparison or a sweep: pandas in every way, but a cell shows the answer and the
-# columns that people read.
 
 _FIRST = (
     "hardware",
@@ -94,8 +87,10 @@ class AnswerFrame(DataFrame):
         0      a  1.50 us
         """
         shown: dict[str, list[Any]] = {}
-        for column in listing("", records(self), list(map(str, self.columns))).columns:
-            shown.setdefault(str(column.header), list(map(str, column.cells)))
+        rows = records(self)
+        for name in map(str, self.columns):
+            values = [printable(cell(name, row[name])) for row in rows]
+            shown.setdefault(printable(column_title(name)), values)
         return DataFrame(shown, index=self.index)
 
 
@@ -116,7 +111,7 @@ class ComparedFrame(AnswerFrame):
             if any([row.get(column) is not None for row in rows])
         ]
         names = {"hardware", "policy", *varied}
-        listed = listing("", rows, columns, left=sum([column in names for column in columns]))
+        listed = table_of("", columns, rows, left=sum([column in names for column in columns]))
         more = f"<p>{len(self.columns)} columns: <code>list(frame.columns)</code></p>"
         notes = [paragraph(f"{note}.") for note in self.attrs.get("notes", ())]
         said = self.attrs.get(ANSWER)
@@ -240,10 +235,9 @@ def compare(
     """
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         return _compared_machines(workload, hardware, policies, budget, options)
-    from hosim.api.many_runs import ANSWER, ComparedFrame
     from hosim.study import compare as compared
     from hosim.study import regret
-    from hosim.study.rows_of_answers import DEVICE_TIER, figure_columns, figures, frame
+    from hosim.study.rows_of_answers import figure_columns, figures, frame
 
     asked = questions(workload, [hardware], policies, budget, **options)
     profile, regrets = asked[0].hardware, list[Regret]()
@@ -296,7 +290,6 @@ def _compared_machines(
     budget: Budget,
     options: dict[str, Any],
 ) -> DataFrame:
-    from hosim.api.many_runs import ComparedFrame
     from hosim.study import compare_machines
 
     one = ("within", "time", "work", "progress", "regret")
@@ -372,11 +365,10 @@ def sweep(
     2                          3000000000          164                 14
     3                          4000000000          160                 10
     """
-    from hosim.api.many_runs import ANSWER, ComparedFrame
     from hosim.report.answers import sweep_answer
     from hosim.study import capped, notes_on_rows, under_way
     from hosim.study import sweep as swept
-    from hosim.study.rows_of_answers import DEVICE_TIER, VARIED, frame
+    from hosim.study.rows_of_answers import frame
     from hosim.study.runs import cluster, pool
 
     scheduler, progress = options["scheduler"], options["progress"]

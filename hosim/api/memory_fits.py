@@ -25,7 +25,7 @@ def fits(
     loss: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     **options: Any,
 ) -> MemoryFit:
-    """Whether a step fits the memory of a device, and what would make it fit.
+    """Find out if a step fits the memory of a device, and what would make it fit.
 
     Parameters
     ----------

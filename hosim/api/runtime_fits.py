@@ -111,7 +111,7 @@ def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
 
 
 def _iteration(run: LoggedRun, base: Runtime, source: str, where: str) -> float:
-    """What a server's log says of its largest iteration."""
+    """The memory of the largest iteration, from a server's log."""
     found = added("logged_iterations")
     if not found:
         raise InputError("blocks need the room serving", source=source, where=where)

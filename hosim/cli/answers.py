@@ -6,12 +6,15 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from hosim.cli.options import console, say_notes
+import typer
+
+from hosim.cli.options import console, print_json, say_notes
 from hosim.cli.progress import FIRST_S, SWITCH
 from hosim.cli.terminal import say
+from hosim.errors import InfeasibleError
 from hosim.options import OPTIONS, Given, Option, Options, is_given
 
 if TYPE_CHECKING:
@@ -69,6 +72,25 @@ def print_answer(
     if every is not None:
         shows = "--all"
     console().print(answered(answer, title=title, every=bool(every), shows=shows), crop=False)
+
+
+def show_answer(
+    answer: Answer,
+    given: Given,
+    data: Callable[[], Mapping[str, Any]],
+    tables: Callable[[], Iterable[RenderableType]],
+    *,
+    fits: bool = True,
+) -> None:
+    """Show an answer as it is asked for: ``data`` as JSON, or as :func:`print_answer` does. Exit
+    code 3 unless something ``fits``.
+    """
+    if given.json:
+        print_json(data())
+    else:
+        print_answer(answer, given, tables)
+    if not fits:
+        raise typer.Exit(InfeasibleError.exit_code)
 
 
 def following(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hosim.cli.answers import print_answer, study_title
+from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import print_json, question_of, say_notes
+from hosim.cli.options import question_of, say_notes
 from hosim.cli.progress import progress
 from hosim.options import Given, Option, declared
 
@@ -73,32 +73,26 @@ def blame(given: Given) -> None:
         str(found),
         prices,
     )
-    if given.json:
+
+    def data() -> dict[str, Any]:
         result = found.result
-        head = {
+        return {
             "format": "hosim.blame/1",
             "workload": result.workload,
             "hardware": result.hardware,
             "policy": found.policy,
+            "answer": answer.verdict,
+            "budget_bytes": result.budget_bytes,
+            "makespan_ns": result.makespan_ns,
+            "stalls": stall_rows(found.stalls),
+            "critical_path": [{"what": what, "ns": ns} for what, ns in found.path_ns.items()],
+            "slopes": asdict(found.slopes),
+            "prices": price_rows(found.prices),
         }
-        figures = {"budget_bytes": result.budget_bytes, "makespan_ns": result.makespan_ns}
-        path = [{"what": what, "ns": ns} for what, ns in found.path_ns.items()]
-        print_json(
-            {
-                **head,
-                "answer": answer.verdict,
-                **figures,
-                "stalls": stall_rows(found.stalls),
-                "critical_path": path,
-                "slopes": asdict(found.slopes),
-                "prices": price_rows(found.prices),
-            }
-        )
-    else:
 
-        def tables() -> Iterator[RenderableType]:
-            shown = stall_rows(longest[: given.top or _MOST])
-            every = [*prices, *found.first_order]
-            yield blame(shown, len(longest), found.by_cause, every, str(found))
+    def tables() -> Iterator[RenderableType]:
+        shown = stall_rows(longest[: given.top or _MOST])
+        every = [*prices, *found.first_order]
+        yield blame(shown, len(longest), found.by_cause, every, str(found))
 
-        print_answer(answer, given, tables)
+    show_answer(answer, given, data, tables)

@@ -4,8 +4,10 @@ seen.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json
@@ -13,6 +15,10 @@ from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say
 from hosim.options import OPTIONS, Given, Option, declared
+
+if TYPE_CHECKING:
+    from hosim.importers.recordings import KinetoTrace
+    from hosim.validate import Calibration, HeldOut, Measurements
 
 _ALONE = "it fits tables alone"
 _OPTIONS = declared(
@@ -115,71 +121,31 @@ def _fit_kernels(given: Given) -> None:
 def _fit_traces(given: Given) -> None:
     from hosim.errors import InputError
     from hosim.files import read, write
-    from hosim.io import hardware_from_dict, load_hardware
+    from hosim.io import load_hardware
     from hosim.report import of_studies
-    from hosim.shipped import find_hardware, hardware
-    from hosim.validate import (
-        Measurements,
-        base_with_figures,
-        calibrated_profile,
-        learn_from,
-        learned_part,
-        likely_base,
-        modelled,
-        predict_trace,
-        read_measurements,
-    )
+    from hosim.shipped import find_hardware
+    from hosim.validate import Measurements, calibrated_profile, learned_part, read_measurements
     from hosim.validate import calibrate as fitted
     from hosim.validate import hold_out as held
 
-    base, output, hold_out, predict = given.base, given.output, given.hold_out, given.predict
+    output, hold_out = given.output, given.hold_out
     with progress("reading recordings"):
         recorded = read_measurements(given.traces)
-        others = read_measurements(predict or []).traces
-    chosen = base
-    if base is None:
-        try:
-            chosen = likely_base(recorded.device, hardware())
-            say(f"base: {chosen}, the profile of the recorded device")
-        except InputError:
-            unnamed = next(
-                (
-                    info
-                    for trace in recorded.traces
-                    for info in trace.devices.values()
-                    if not recorded.device
-                ),
-                None,
-            )
-            if unnamed is not None:
-                chosen = base_with_figures(
-                    unnamed, (load_hardware(find_hardware(name)) for name in hardware())
-                )
-            if chosen is not None:
-                say(
-                    f"base: {chosen}, the profile with as many multiprocessors as the recorded "
-                    "device and its memory"
-                )
-            elif output is not None:
-                raise
-    machine = load_hardware(find_hardware(chosen)) if chosen is not None else None
-    if hold_out is not None and not recorded.traces:
-        raise InputError(
-            "--hold-out needs a trace: a bandwidth sweep has no iterations", source="--hold-out"
-        )
-    if predict and not recorded.traces:
-        raise InputError(
-            "--predict needs a trace to fit: a bandwidth sweep has no ops", source="--predict"
-        )
-    seen = recorded
+        others = read_measurements(given.predict or []).traces
+    base = _base_of(given, recorded)
+    machine = load_hardware(find_hardware(base)) if base is not None else None
+    for option, asked, lacks in (
+        ("--hold-out", hold_out is not None, "a trace: a bandwidth sweep has no iterations"),
+        ("--predict", bool(given.predict), "a trace to fit: a bandwidth sweep has no ops"),
+    ):
+        if asked and not recorded.traces:
+            raise InputError(f"{option} needs {lacks}", source=option)
+    seen, predictions = recorded, []
     try:
-        predictions = (
-            [held(trace, hold_out) for trace in recorded.traces] if hold_out is not None else []
-        )
         if hold_out is not None:
-            seen = Measurements(
-                tuple(learned_part(trace, hold_out) for trace in recorded.traces), recorded.sweeps
-            )
+            predictions = [held(trace, hold_out) for trace in recorded.traces]
+            learned = tuple(learned_part(trace, hold_out) for trace in recorded.traces)
+            seen = Measurements(learned, recorded.sweeps)
         calibration = fitted(seen, machine)
     except InputError as error:  # of a recording, by its name
         raise InputError(
@@ -187,29 +153,67 @@ def _fit_traces(given: Given) -> None:
             source=recorded.files.get(error.source or "", error.source),
             where=error.where,
         ) from None
-    if others:
-        if chosen is None:
-            raise InputError(
-                "needs a profile of the recorded device: name it with --base", source="--predict"
-            )
-        learned = learn_from(seen.traces, calibration.ways)
-        profile = hardware_from_dict(
-            calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), chosen)
-        )
-        predictions += [
-            predict_trace(trace, learned, modelled(trace, calibration, profile)) for trace in others
-        ]
-    data = {
-        **calibration.to_dict(),
-        "held_out": [prediction.to_dict() for prediction in predictions],
-    }
-    if output is not None and chosen is not None:
+    predictions += _predicted(others, seen, calibration, base)
+    if output is not None and base is not None:
         name = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
-        write(
-            output, calibrated_profile(calibration, read(find_hardware(chosen), "hardware"), name)
-        )
+        write(output, calibrated_profile(calibration, read(find_hardware(base), "hardware"), name))
         say(f"wrote {output}")
+    data = {**calibration.to_dict(), "held_out": [each.to_dict() for each in predictions]}
     if given.json:
         print_json(data)
     else:
         console().print(of_studies.calibration(data))
+
+
+def _base_of(given: Given, recorded: Measurements) -> str | None:
+    """The profile that is given, or that of the recorded device; ``None`` where none is known and
+    none is to be written.
+    """
+    from hosim.errors import InputError
+    from hosim.io import load_hardware
+    from hosim.shipped import find_hardware, hardware
+    from hosim.validate import base_with_figures, likely_base
+
+    if given.base is not None:
+        return str(given.base)
+    try:
+        chosen = likely_base(recorded.device, hardware())
+        say(f"base: {chosen}, the profile of the recorded device")
+        return chosen
+    except InputError:
+        devices = [info for trace in recorded.traces for info in trace.devices.values()]
+        found = None
+        if devices and not recorded.device:
+            profiles = (load_hardware(find_hardware(name)) for name in hardware())
+            found = base_with_figures(devices[0], profiles)
+        if found is None and given.output is not None:
+            raise
+    if found is not None:
+        say(
+            f"base: {found}, the profile with as many multiprocessors as the recorded device and "
+            "its memory"
+        )
+    return found
+
+
+def _predicted(
+    others: Sequence[KinetoTrace], seen: Measurements, calibration: Calibration, base: str | None
+) -> list[HeldOut]:
+    """Predictions of other recordings. Raises :class:`InputError` without a base."""
+    from hosim.errors import InputError
+    from hosim.files import read
+    from hosim.io import hardware_from_dict
+    from hosim.shipped import find_hardware
+    from hosim.validate import calibrated_profile, learn_from, modelled, predict_trace
+
+    if not others:
+        return []
+    if base is None:
+        raise InputError(
+            "needs a profile of the recorded device: name it with --base", source="--predict"
+        )
+    learned = learn_from(seen.traces, calibration.ways)
+    profile = hardware_from_dict(
+        calibrated_profile(calibration, read(find_hardware(base), "hardware"), base)
+    )
+    return [predict_trace(each, learned, modelled(each, calibration, profile)) for each in others]

@@ -37,7 +37,7 @@ CASES = (
         help="Import every workload again instead of using the cache.",
     ),
 )
-"""Which cases, and how they are read."""
+"""The options that choose cases, and those that say how they are read."""
 
 _OPTIONS = declared(
     "cases config strict json junit sarif summary html github jobs no_cache against",

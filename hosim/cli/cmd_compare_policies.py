@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end
+from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end, show_answer
 from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
     check_drawn,
@@ -87,22 +87,24 @@ def compare_on_machines(options: Options, given: Given) -> None:
     rows, profiles = found.rows, {one.hardware.name: one.hardware for one in asked}
     pairs = found.paired
     answer = machines_answer(rows, profiles, str(found))
-    if given.json:
-        paired = [each.row for each in pairs]
-        more = {"paired": paired, "ranks": found.ranks} if paired else {}
-        print_json({"format": "hosim.machines/1", "answer": answer.verdict, "rows": rows, **more})
-    else:
+    paired = [each.row for each in pairs]
+    data = {
+        "format": "hosim.machines/1",
+        "answer": answer.verdict,
+        "rows": rows,
+        **({"paired": paired, "ranks": found.ranks} if paired else {}),
+    }
 
-        def tables() -> Iterator[RenderableType]:
-            yield machine_comparison(rows, profiles, NEAR, str(found))
-            if pairs:
-                yield in_draws([line.result for line in found.lines], found.names, found.ranks)
+    def tables() -> Iterator[RenderableType]:
+        yield machine_comparison(rows, profiles, NEAR, str(found))
+        if pairs:
+            yield in_draws([line.result for line in found.lines], found.names, found.ranks)
 
-        print_answer(answer, given, tables)
-    if any(line.result.failed for line in found.lines):
+    failed = any(line.result.failed for line in found.lines)
+    fits = failed or any(line.result.feasible for line in found.lines)
+    show_answer(answer, given, lambda: data, tables, fits=fits)
+    if failed:
         raise typer.Exit(HosimError.exit_code)
-    if not any(line.result.feasible for line in found.lines):
-        raise typer.Exit(InfeasibleError.exit_code)
 
 
 # -- the command -----------------------------------------------------------------------------------
@@ -203,7 +205,7 @@ def compare_policies(given: Given) -> None:
 
 @dataclass(frozen=True)
 class _Compared:
-    """What the policies gave: results in the order asked, plans to draw, mispredictions, what plans
+    """The results of policies in the order asked, plans to draw, mispredictions, what plans
     lose in draws if that was asked, and why not to offload, if so.
     """
 
@@ -289,7 +291,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
 
 
 def _chosen(asked: Sequence[Question], given: Given) -> str:
-    """What was chosen for a question that names a workload and a machine alone, with the option
+    """The choices for a question that names a workload and a machine alone, with the option
     that changes each.
     """
     from hosim.units import human_size
@@ -316,7 +318,7 @@ def _phase(graph: Graph) -> str:
 
 
 def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int) -> str:
-    """How much memory is enough, by the planner where it is compared and everything fits."""
+    """The memory that is enough, by the planner if it is compared and everything fits."""
     from hosim.analysis.remarks import OURS
     from hosim.report.answers import cheapest_sentence
     from hosim.study.searches import enough_memory
@@ -343,7 +345,8 @@ def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int)
 def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[RenderableType]:
     """Every table of the comparison."""
     from hosim.engine import resident_step
-    from hosim.report import listed, no_offload_sentence, of_studies
+    from hosim.report import of_replays, of_studies
+    from hosim.report.answers import no_offload_sentence
     from hosim.report.of_replays import comparison, regrets
     from hosim.report.printing import paragraph
 
@@ -353,7 +356,7 @@ def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[Renderab
         yield paragraph(said, style="bold", space=True)
     yield comparison(graph, machine, resident_step(graph, machine).breakdown, results)
     if machine.devices > 1:
-        yield listed.devices(results, machine)
+        yield of_replays.devices(results, machine)
     if compared.predictions:
         yield of_studies.predictions(compared.predictions)
     if compared.regrets:

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hosim.cli.answers import print_answer
+from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
 from hosim.cli.options import (
     check_drawn,
     graph_of,
     hardware_of,
-    print_json,
     say_budget,
     say_notes,
     write_picture,
@@ -99,21 +98,19 @@ def diff(given: Given) -> None:
     say_notes(found.notes)
     names, others = (found.a, found.b), bool(found.tensors or found.ops)
     answer = diff_answer(str(found), found.figures, names, others, given.top or ROWS)
-    if given.json:
-        rows = {
-            "figures": list(found.figures),
-            "tensors": list(found.tensors),
-            "ops": list(found.ops),
-        }
-        head = {"format": "hosim.diff/1", "answer": answer.verdict}
-        print_json({**head, "a": found.a, "b": found.b, **rows})
-    else:
+    every = list(found.figures), list(found.tensors), list(found.ops)
+    data = {
+        "format": "hosim.diff/1",
+        "answer": answer.verdict,
+        "a": found.a,
+        "b": found.b,
+        **dict(zip(("figures", "tensors", "ops"), every, strict=True)),
+    }
 
-        def tables() -> Iterator[RenderableType]:
-            every = found.figures, found.tensors, found.ops
-            yield diff(*every, str(found), names, given.top or _MOST, found.parts)
+    def tables() -> Iterator[RenderableType]:
+        yield diff(*every, str(found), names, given.top or _MOST, found.parts)
 
-        print_answer(answer, given, tables)
+    show_answer(answer, given, lambda: data, tables)
 
 
 def _draw(path: Path, sides: Sequence[Side], machine: Hardware | None) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
-from hosim.cli.answers import print_answer, study_title
+from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import check_drawn, print_json, question_of, write_picture
+from hosim.cli.options import check_drawn, question_of, write_picture
 from hosim.cli.progress import progress
-from hosim.errors import InfeasibleError
 from hosim.options import Given, declared
 
 
@@ -44,23 +41,19 @@ def fit(given: Given) -> None:
     answer = fit_answer(title, rows, f"{found}.", fits)
     if given.plot is not None:
         write_picture(given.plot, figure_of(found))
-    if given.json:
-        head = {
-            "format": "hosim.fit/1",
-            "answer": answer.verdict,
-            "policy": question.choice.label,
-            "wanted": found.wanted,
-            "fields": list(axis.fields),
-        }
-        limits = {"slowdown": given.slowdown, "value": found.value, "exact": found.exact}
-        ends = {} if found.interval is None else {"interval": found.interval}
-        beyond = {
-            "beyond": found.beyond.value if found.beyond else None,
-            "contradictions": list(found.contradictions),
-            "notes": list(found.notes),
-        }
-        print_json({**head, **limits, **ends, **beyond, "rows": rows})
-    else:
-        print_answer(answer, given, lambda: [fit(rows, str(found), fits)])
-    if not fits:
-        raise typer.Exit(InfeasibleError.exit_code)
+    data = {
+        "format": "hosim.fit/1",
+        "answer": answer.verdict,
+        "policy": question.choice.label,
+        "wanted": found.wanted,
+        "fields": list(axis.fields),
+        "slowdown": given.slowdown,
+        "value": found.value,
+        "exact": found.exact,
+        **({} if found.interval is None else {"interval": found.interval}),
+        "beyond": found.beyond.value if found.beyond else None,
+        "contradictions": list(found.contradictions),
+        "notes": list(found.notes),
+        "rows": rows,
+    }
+    show_answer(answer, given, lambda: data, lambda: [fit(rows, str(found), fits)], fits=fits)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import typer
-
-from hosim.cli.answers import print_answer, study_title
+from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import check_drawn, print_json, question_of, write_picture
+from hosim.cli.options import check_drawn, question_of, write_picture
 from hosim.cli.progress import progress
-from hosim.errors import InfeasibleError
 from hosim.options import Given, declared
 
 
@@ -43,26 +40,16 @@ def frontier(given: Given) -> None:
     answer = frontier_answer(title, rows, hardware, f"{found}.")
     if given.plot is not None:
         write_picture(given.plot, figure_of(found))
-    if given.json:
-        head = {
-            "format": "hosim.frontier/1",
-            "answer": answer.verdict,
-            "policy": question.choice.label,
-        }
-        bounds = {
-            "smallest_bytes": found.smallest_bytes,
-            "too_small_bytes": found.too_small_bytes,
-            "sure_bytes": found.sure_bytes,
-        }
-        print_json(
-            {
-                **head,
-                **bounds,
-                "contradictions": list(found.contradictions),
-                "rows": rows,
-            }
-        )
-    else:
-        print_answer(answer, given, lambda: [frontier(rows, hardware, str(found))])
-    if found.smallest_bytes is None:
-        raise typer.Exit(InfeasibleError.exit_code)
+    data = {
+        "format": "hosim.frontier/1",
+        "answer": answer.verdict,
+        "policy": question.choice.label,
+        "smallest_bytes": found.smallest_bytes,
+        "too_small_bytes": found.too_small_bytes,
+        "sure_bytes": found.sure_bytes,
+        "contradictions": list(found.contradictions),
+        "rows": rows,
+    }
+    fits = found.smallest_bytes is not None
+    said = str(found)
+    show_answer(answer, given, lambda: data, lambda: [frontier(rows, hardware, said)], fits=fits)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import typer
 
-from hosim.cli.answers import print_answer
+from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
-from hosim.cli.options import hardware_of, print_json
+from hosim.cli.options import hardware_of
 from hosim.options import OPTIONS, Given, declared
 
 app = typer.Typer(help="List the shipped hardware profiles, or show one.", no_args_is_help=True)
@@ -27,17 +27,10 @@ def list_(given: Given) -> None:
     from hosim.report.listed import machines, machines_in_short
 
     profiles = [hardware_of(name) for name in shipped.hardware()]
-    if given.json:
-        print_json(
-            {
-                "hardware": [hardware_to_dict(profile) for profile in profiles],
-                "aliases": shipped.ALIASES,
-            }
-        )
-    else:
-        asked_on = (("hosim hardware list --detail", "compute, memory and links of each"),)
-        short = machines_in_short(profiles, shipped.ALIASES, asked_on)
-        print_answer(short, given, lambda: [machines(profiles, shipped.ALIASES)])
+    asked_on = (("hosim hardware list --detail", "compute, memory and links of each"),)
+    answer = machines_in_short(profiles, shipped.ALIASES, asked_on)
+    data = {"hardware": [hardware_to_dict(each) for each in profiles], "aliases": shipped.ALIASES}
+    show_answer(answer, given, lambda: data, lambda: [machines(profiles, shipped.ALIASES)])
 
 
 @app.command()
@@ -51,7 +44,5 @@ def show(given: Given) -> None:
     from hosim.report.listed import machine, machine_in_short
 
     profile = hardware_of(given.hardware)
-    if given.json:
-        print_json(hardware_to_dict(profile))
-    else:
-        print_answer(machine_in_short(profile), given, lambda: [machine(profile)])
+    data = hardware_to_dict(profile)
+    show_answer(machine_in_short(profile), given, lambda: data, lambda: [machine(profile)])

@@ -41,7 +41,7 @@ _OPTIONS = (
 
 
 def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
-    """What reads a file: one of kernels, or of the layers of a model."""
+    """The function that reads a file: a table of kernels, or of the layers of a model."""
     from hosim.importers.recordings import read_kernel_tables
     from hosim.io import load_named
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import typer
-
-from hosim.cli.answers import print_answer
+from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
-from hosim.cli.options import check_trace, hardware_of, print_json
+from hosim.cli.options import check_trace, hardware_of
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
-from hosim.errors import InfeasibleError
 from hosim.options import REQUIRED, Given, Option, declared
 
 _OPTIONS = declared(
@@ -50,11 +47,7 @@ def pipeline(given: Given) -> None:
 
         write(trace, trace_of_stages(plans, result))
         say(f"wrote {trace}")
-    if given.json:
-        print_json(stages_to_dict(result))
-    else:
-        title = f"{', '.join(workloads)} on {result.whole.hardware}: {counted(len(plans), 'stage')}"
-        tier = hardware_of(given.hardware).device_tier
-        print_answer(stages_answer(title, result, tier), given, lambda: [stages(result, plans)])
-    if not result.feasible:
-        raise typer.Exit(InfeasibleError.exit_code)
+    title = f"{', '.join(workloads)} on {result.whole.hardware}: {counted(len(plans), 'stage')}"
+    answer = stages_answer(title, result, hardware_of(given.hardware).device_tier)
+    data, fits = stages_to_dict(result), result.feasible
+    show_answer(answer, given, lambda: data, lambda: [stages(result, plans)], fits=fits)

@@ -115,7 +115,7 @@ def _say_whether_to(
     """A note where offloading gains nothing."""
     from hosim.analysis.remarks import NO_RIVALS, fastest_with_ours, least_in_parts, no_offload
     from hosim.engine import resident_step
-    from hosim.report import no_offload_sentence
+    from hosim.report.answers import no_offload_sentence
 
     results = [replayed] if policy in NO_RIVALS else []
     alone = resident_step(graph, machine)

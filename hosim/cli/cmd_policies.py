@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from hosim.cli.answers import print_answer
+from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
-from hosim.cli.options import print_json
 from hosim.extensions import added
 from hosim.options import Given, Option, declared
 
@@ -25,19 +24,10 @@ def policies(given: Given) -> None:
 
     names = policy_names()
     listed, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
-    if given.json:
-        print_json(
-            {
-                "policies": [
-                    policy_figures(policy, package)
-                    for policy, package in zip(listed, packages, strict=True)
-                ]
-            }
-        )
-    else:
-        alone = [p.name for p in listed if p.by_name_only or p.needs_routing]
-        short = policies_in_short(listed, alone, _next("policies"))
-        print_answer(short, given, lambda: [policies(listed, packages)])
+    alone = [p.name for p in listed if p.by_name_only or p.needs_routing]
+    answer = policies_in_short(listed, alone, _next("policies"))
+    data = {"policies": list(map(policy_figures, listed, packages))}
+    show_answer(answer, given, lambda: data, lambda: [policies(listed, packages)])
 
 
 def _next(what: str) -> list[tuple[str, str]]:
@@ -48,8 +38,7 @@ def _kv_policies(given: Given) -> None:
     from hosim.report.listed import policies, policies_in_short, policy_figures
 
     listed = [policy for table in added("kv_policies") for policy in table]
-    if given.json:
-        print_json({"kv_policies": [policy_figures(policy, "hosim") for policy in listed]})
-    else:
-        short = policies_in_short(listed, (), _next("policies --kv"))
-        print_answer(short, given, lambda: [policies(listed, ["hosim"] * len(listed))])
+    packages = ["hosim"] * len(listed)
+    data = {"kv_policies": list(map(policy_figures, listed, packages))}
+    answer = policies_in_short(listed, (), _next("policies --kv"))
+    show_answer(answer, given, lambda: data, lambda: [policies(listed, packages)])

@@ -25,11 +25,12 @@ from hosim.options import REQUIRED, Given, Option, declared
 if TYPE_CHECKING:
     from hosim.analysis.verifying import Finding
     from hosim.cache_plan import Plan
+    from hosim.hardware import Hardware
     from hosim.result import Result
     from hosim.study.runs import Question
 
 _LISTED = 3
-"""How many places of each broken rule are listed; the others are counted."""
+"""The number of places of each broken rule that are listed; the others are counted."""
 
 _OPTIONS = declared(
     "plan workload hardware budget allocator account devices rescale strict op_sigma "
@@ -83,14 +84,14 @@ def replay(given: Given) -> None:
     from hosim.study.runs import replay
 
     check_drawn(given)
-    plan, plot, trace, html, json = given.plan, given.plot, given.trace, given.html, given.json
-    memory_viz, certificate, strict = given.memory_viz, given.certificate, given.strict
-    recorded = any(path is not None for path in (plot, trace, memory_viz, certificate, html))
+    plan, certificate = given.plan, given.certificate
+    written = given.plot, given.trace, given.memory_viz, certificate, given.html
+    recorded = any(path is not None for path in written)
     asked = questions_of(given)[0]
     graph, machine, budget_bytes = asked.graph, asked.hardware, asked.budget_bytes
     counting, jitter = asked.counting, None if asked.jitter.is_none else asked.jitter
     loaded = load_plan(plan, graph)
-    if strict:
+    if given.strict:
         check_made_for(loaded, machine, budget_bytes, source=str(plan))
     elif (changed := changed_line(loaded, machine, budget_bytes)) is not None:
         note(f"plan: {changed}")
@@ -112,25 +113,7 @@ def replay(given: Given) -> None:
         )
         check_pinning(machine, [result])
         result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
-    if plot is not None:
-        from hosim.report.drawn import replay_figure
-
-        write_picture(plot, replay_figure(loaded.graph, machine, result))
-    if trace is not None:
-        from hosim.files import write
-        from hosim.report import timelines
-
-        write(trace, timelines.trace(loaded, machine, result))
-        say(f"wrote {trace}")
-    if memory_viz is not None:
-        from hosim.files import write_bytes
-        from hosim.report import timelines
-
-        write_bytes(
-            memory_viz,
-            timelines.to_pickle(timelines.memory_viz(loaded, machine, result, given.allocator)),
-        )
-        say(f"wrote {memory_viz}, with synthetic addresses")
+    _export(given, loaded, machine, result)
     if certificate is not None and result.feasible:
         from hosim.files import write
 
@@ -138,9 +121,9 @@ def replay(given: Given) -> None:
         say(f"wrote {certificate}")
     elif certificate is not None:
         warn(f"no {certificate}: a plan that does not fit has no certificate")
-    if html is not None or not json:
+    if given.html is not None or not given.json:
         _show(given, asked, loaded, result)
-    if json:
+    if given.json:
         from hosim.io import result_to_dict
 
         print_json(result_to_dict(result))
@@ -148,10 +131,28 @@ def replay(given: Given) -> None:
         raise typer.Exit(InfeasibleError.exit_code)
 
 
+def _export(given: Given, loaded: Plan, machine: Hardware, result: Result) -> None:
+    """Write the picture, the trace and the memory history that are asked for."""
+    from hosim.files import write, write_bytes
+    from hosim.report import timelines
+
+    if given.plot is not None:
+        from hosim.report.drawn import replay_figure
+
+        write_picture(given.plot, replay_figure(loaded.graph, machine, result))
+    if given.trace is not None:
+        write(given.trace, timelines.trace(loaded, machine, result))
+        say(f"wrote {given.trace}")
+    if given.memory_viz is not None:
+        history = timelines.memory_viz(loaded, machine, result, given.allocator)
+        write_bytes(given.memory_viz, timelines.to_pickle(history))
+        say(f"wrote {given.memory_viz}, with synthetic addresses")
+
+
 def _show(given: Given, asked: Question, plan: Plan, result: Result) -> None:
     """Write the page, and print the answer, or the tables behind it."""
     from hosim.engine import resident_step
-    from hosim.report import listed, of_replays
+    from hosim.report import of_replays
     from hosim.report.answers import comparison_answer, comparison_title
 
     graph, machine = asked.graph, asked.hardware
@@ -160,7 +161,7 @@ def _show(given: Given, asked: Question, plan: Plan, result: Result) -> None:
     answer = comparison_answer(title, machine, [result])
     shown = [of_replays.replay(graph, machine, alone.breakdown, result)]
     if machine.devices > 1:
-        shown.append(listed.devices([result], machine))
+        shown.append(of_replays.devices([result], machine))
     if given.html is not None:
         from hosim.report import replay_page
 

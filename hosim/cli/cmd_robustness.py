@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import typer
-
-from hosim.cli.answers import print_answer, study_title
+from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import check_drawn, print_json, questions_of, say_notes, write_picture
+from hosim.cli.options import check_drawn, questions_of, say_notes, write_picture
 from hosim.cli.progress import progress
-from hosim.errors import InfeasibleError
 from hosim.options import Given, declared
 
 _OPTIONS = declared(
@@ -53,9 +50,7 @@ def robustness(given: Given) -> None:
             for row in report["policies"]
         }
         write_picture(given.plot, spread_figure(times, title))
-    if given.json:
-        print_json({"format": report.pop("format"), "answer": answer.verdict, **report})
-    else:
-        print_answer(answer, given, lambda: [robustness(figures, jitter, alone_ns, order, failed)])
-    if figures["nominal"].isna().all():
-        raise typer.Exit(InfeasibleError.exit_code)
+    data = {"format": report.pop("format"), "answer": answer.verdict, **report}
+    fits = not figures["nominal"].isna().all()
+    shown = figures, jitter, alone_ns, order, failed
+    show_answer(answer, given, lambda: data, lambda: [robustness(*shown)], fits=fits)

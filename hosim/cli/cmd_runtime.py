@@ -6,9 +6,8 @@ from pathlib import Path
 
 import typer
 
-from hosim.cli.answers import print_answer
+from hosim.cli.answers import show_answer
 from hosim.cli.commands import NAMES, command
-from hosim.cli.options import print_json
 from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say, warn
@@ -62,11 +61,9 @@ def list_(given: Given) -> None:
     from hosim.report.listed import runtimes, runtimes_in_short
 
     found = [runtime_named(name) for name in shipped.runtimes()]
-    if given.json:
-        print_json({"runtimes": [runtime_to_dict(runtime) for runtime in found]})
-    else:
-        asked_on = (("hosim runtime show vllm", "its figures"),)
-        print_answer(runtimes_in_short(found, asked_on), given, lambda: [runtimes(found)])
+    answer = runtimes_in_short(found, (("hosim runtime show vllm", "its figures"),))
+    data = {"runtimes": [runtime_to_dict(each) for each in found]}
+    show_answer(answer, given, lambda: data, lambda: [runtimes(found)])
 
 
 @app.command()
@@ -80,11 +77,9 @@ def show(given: Given) -> None:
     from hosim.report.listed import runtime, runtime_in_short
 
     found = runtime_named(given.name)
-    if given.json:
-        print_json(runtime_to_dict(found))
-    else:
-        written = runtime_to_dict(found)
-        print_answer(runtime_in_short(found, written), given, lambda: [runtime(found, written)])
+    data = runtime_to_dict(found)
+    answer = runtime_in_short(found, data)
+    show_answer(answer, given, lambda: data, lambda: [runtime(found, data)])
 
 
 @app.command()
@@ -106,11 +101,6 @@ def fit(given: Given) -> None:
     if output is not None:
         write(output, data)
         say(f"wrote {output}")
-    if given.json:
-        print_json({"runtime": data, "left": dict(found.left), "warnings": list(found.warnings)})
-    else:
-        print_answer(
-            runtime_in_short(found.runtime, data, found.left),
-            given,
-            lambda: [runtime(found.runtime, data, found.left)],
-        )
+    fitted = found.runtime, data, found.left
+    said = {"runtime": data, "left": dict(found.left), "warnings": list(found.warnings)}
+    show_answer(runtime_in_short(*fitted), given, lambda: said, lambda: [runtime(*fitted)])

@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from hosim.cli.answers import print_answer, study_title
+from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
-from hosim.cli.options import check_drawn, print_json, question_of, say_notes, write_picture
+from hosim.cli.options import check_drawn, question_of, say_notes, write_picture
 from hosim.cli.progress import bar
 from hosim.cli.terminal import say, warn
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import InputError
 from hosim.options import Given, Option, declared
 
 _OPTIONS = declared(
@@ -94,12 +92,9 @@ def sweep(given: Given) -> None:
     answer = sweep_answer(title, rows, fields, hardware)
     if given.plot is not None:
         _draw(given.plot, rows, fields, title)
-    if given.json:
-        print_json({"format": "hosim.sweep/1", "answer": answer.verdict, "rows": list(rows)})
-    else:
-        print_answer(answer, given, lambda: [sweep(rows, fields, hardware)])
-    if not any(row["feasible"] for row in rows):
-        raise typer.Exit(InfeasibleError.exit_code)
+    data = {"format": "hosim.sweep/1", "answer": answer.verdict, "rows": list(rows)}
+    fits = any(row["feasible"] for row in rows)
+    show_answer(answer, given, lambda: data, lambda: [sweep(rows, fields, hardware)], fits=fits)
 
 
 def _draw(path: Path, rows: Sequence[Mapping[str, Any]], fields: Sequence[str], title: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from hosim.cli.answers import print_answer
+from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json, write_page
 from hosim.cli.progress import progress
@@ -95,17 +95,15 @@ def validate(given: Given) -> None:
                 data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans
             ),
         )
-    if given.json:
-        print_json(data)
-    else:
-        print_answer(validation_answer(data), given, lambda: [of_studies.validation(data)])
+    tables = of_studies.validation
+    show_answer(validation_answer(data), given, lambda: data, lambda: [tables(data)])
     if bound is not None and (said := complaint(validation.verdict, bound)):
         say(f"{trace}: {said}")
         raise typer.Exit(1)
 
 
 def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
-    from hosim.report.listed import ranks_table
+    from hosim.report.of_studies import ranks_table
     from hosim.validate import (
         rank_complaint,
         ranks_to_dict,
@@ -137,7 +135,7 @@ def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
 
 
 _NAMED = 3
-"""How many files of a folder are named."""
+"""The number of files of a folder that are named."""
 
 
 def _holds(folder: Path) -> str:

@@ -36,7 +36,7 @@ PLAIN, _MACHINE = "compare-policies", OPTIONS["hardware"].flags[::-1]
 """The command that answers a question without one, and what such a question has to name."""
 
 _NEAR = 0.8
-"""How near a name has to be to that of a command."""
+"""The least likeness of a name to that of a command, from 0 to 1."""
 
 _WrongUsage: type[Exception] = typer.BadParameter.__bases__[0]  # typer does not name it
 
@@ -82,7 +82,7 @@ _plain: ContextVar[bool] = ContextVar("plain", default=False)
 
 
 def is_plain() -> bool:
-    """Whether the question named no command: a workload and a machine alone."""
+    """True for a question without a command: a workload and a machine alone."""
     return _plain.get()
 
 

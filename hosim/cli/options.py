@@ -1,4 +1,4 @@
-"""What several commands share: the question that they are asked, notes, pictures and JSON."""
+"""Helpers of commands: the question that they are asked, notes, pictures and JSON."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def hardware_of(text: str) -> Hardware:
 
 
 def say_notes(lines: Sequence[object]) -> None:
-    """What a reader of the figures has to know, as notes on stderr."""
+    """Print what a reader of the figures has to know, as notes on stderr."""
     for each in lines:
         note(str(each))
 

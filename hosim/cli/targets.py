@@ -14,10 +14,10 @@ import typer
 from hosim.errors import InputError
 
 DATA = (".json", ".yaml", ".yml")
-"""How the name of a file of hosim's own formats ends."""
+"""The endings of files in hosim's own formats."""
 
 PAGE = (".html", ".htm")
-"""How the name of a page ends."""
+"""The endings of pages."""
 
 _WRITES = "hosim.cli.targets"
 """Under this key a command's context has the names of the parameters that are files to write."""

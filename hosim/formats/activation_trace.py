@@ -26,8 +26,6 @@ from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
 from hosim.importers import op_kind
 
-__all__ = ["ActivationTrace", "TracedOp", "graph_of", "import_hyper_parallel", "read_document"]
-
 _NOTES = {
     "storages": "of activations alone; parameters, optimizer states and inputs are not traced",
     "kinds": "output for what is still referenced at the end of the step, activation for the rest",

@@ -33,8 +33,6 @@ from hosim.importers.torch_programs import Storages, TracedTensor
 from hosim.notes import ASSUMED, MISSING
 from hosim.plain_text import counted
 
-__all__ = ["import_chakra"]
-
 _NOTES = {
     "kinds": "not in the trace: input for what is there at the start, activation for what is made",
     "sizes": "the furthest byte that a recorded tensor reaches in its storage, its elements side "

@@ -53,8 +53,6 @@ from hosim.graph import Graph, GraphBuilder
 from hosim.limits import within
 from hosim.measured_on import MEASURED_ON
 
-__all__ = ["import_g10"]
-
 CLOCK_HZ = 1_200_000_000
 """The clock of the published configurations (``GPU_frequency_GHz 1.2``)."""
 

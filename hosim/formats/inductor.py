@@ -19,8 +19,6 @@ from hosim.errors import GraphError, InputError
 from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
 
-__all__ = ["import_inductor"]
-
 _NOTES = {
     "durations": "not in the file; the cost model estimates them from the bytes of the operands "
     "alone (no flops)",
@@ -154,7 +152,7 @@ def _build(name: str, document: Any) -> Graph:
 
 
 def _storages(buffers: Mapping[str, _Buffer]) -> Mapping[str, str]:
-    """For every buffer, the buffer whose memory it uses: its own, or the one it reuses."""
+    """The buffer whose memory each buffer uses: its own, or the one it reuses."""
     storage: dict[str, str] = {}
     for buffer in buffers.values():
         for dep in buffer.deps:

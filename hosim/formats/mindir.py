@@ -34,10 +34,8 @@ from hosim.files import mapped
 from hosim.formats.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.graph import Graph
 from hosim.importers import convolution_flops, matmul_flops, operator_kind
-from hosim.importers.stored import Recording, StaticTensor
+from hosim.importers.stored import Recording, StaticTensor, UsedPart
 from hosim.limits import Budget, within
-
-__all__ = ["import_mindir"]
 
 _NOTES = {
     "durations": "not in the file; the cost model estimates them from FLOP and bytes",
@@ -321,7 +319,7 @@ class _MindirWalk:
             writes,
             flops=flops,
             kernel=_kernel(node.operator, inputs, makes[0], flops) if makes else UNKNOWN,
-            gathers=node.operator in _GATHERS,
+            part=UsedPart(gathers=node.operator in _GATHERS),
             unknown=node.operator == "Custom",
         )
         return result
@@ -358,8 +356,8 @@ class _MindirWalk:
         new = (
             inputs[2] if node.operator.startswith("Scatter") and len(inputs) > 2 else None
         )  # after the indices
-        scatters = new.size_bytes if isinstance(new, StaticTensor) else None
-        self.recording.step(node.label, kind, self._tensors(inputs), (), written, scatters=scatters)
+        part = UsedPart(scatters=new.size_bytes) if isinstance(new, StaticTensor) else None
+        self.recording.step(node.label, kind, self._tensors(inputs), (), written, part=part)
         return tuple(written) if isinstance(node.shape, tuple) else written[0]
 
 

@@ -12,13 +12,44 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.gate.cases import Case, CaseKind, Suite, find_suite, load_suite, pairs
+    from hosim.gate.cases import (
+        Case,
+        CaseKind,
+        Suite,
+        find_suite,
+        load_suite,
+        pairs,
+    )
     from hosim.gate.check_page import check_page
-    from hosim.gate.checking import CaseError, check, errors_in_one, known_baseline, measured, write
-    from hosim.gate.explained import assert_explained
-    from hosim.gate.imports import graph_of_entry, graph_of_file, graph_of_model, kept_in
-    from hosim.gate.measured_case import measure, measure_graph, measure_lines
-    from hosim.gate.reports import curves, github, headline, junit, markdown, sarif, to_dict
+    from hosim.gate.checking import (
+        CaseError,
+        check,
+        errors_in_one,
+        known_baseline,
+        measured,
+        write,
+    )
+    from hosim.gate.imports import (
+        graph_of_entry,
+        graph_of_file,
+        graph_of_model,
+        kept_in,
+    )
+    from hosim.gate.measured_case import (
+        measure,
+        measure_graph,
+        measure_lines,
+    )
+    from hosim.gate.reports import (
+        curves,
+        github,
+        headline,
+        junit,
+        markdown,
+        sarif,
+        to_dict,
+    )
+    from hosim.gate.testing import assert_explained
     from hosim.gate.verdict_tables import baseline, verdicts
 else:
     __getattr__, __dir__ = lazy_names(
@@ -27,18 +58,18 @@ else:
             "cases": "Case CaseKind Suite find_suite load_suite pairs",
             "check_page": "check_page",
             "checking": "CaseError check errors_in_one known_baseline measured write",
-            "explained": "assert_explained",
             "imports": "graph_of_entry graph_of_file graph_of_model kept_in",
             "measured_case": "measure measure_graph measure_lines",
             "reports": "curves github headline junit markdown sarif to_dict",
+            "testing": "assert_explained",
             "verdict_tables": "baseline verdicts",
         },
     )
 
 __all__ = [
-    "Case", "CaseError", "CaseKind", "Suite", "assert_explained", "baseline", "check", "check_page",
-    "curves", "errors_in_one", "find_suite", "github", "graph_of_entry", "graph_of_file",
-    "graph_of_model", "headline", "junit", "kept_in", "known_baseline", "load_suite", "markdown",
-    "measure", "measure_graph", "measure_lines", "measured", "pairs", "sarif", "to_dict",
-    "verdicts", "write",
+    "Case", "CaseError", "CaseKind", "Suite", "assert_explained", "baseline", "check",
+    "check_page", "curves", "errors_in_one", "find_suite", "github", "graph_of_entry",
+    "graph_of_file", "graph_of_model", "headline", "junit", "kept_in", "known_baseline",
+    "load_suite", "markdown", "measure", "measure_graph", "measure_lines", "measured", "pairs",
+    "sarif", "to_dict", "verdicts", "write",
 ]  # fmt: skip

@@ -87,7 +87,7 @@ def kept_plan(
 
 
 COLUMNS = 60
-"""How many equal parts of the makespan a curve has."""
+"""The number of equal parts of the makespan that a curve has."""
 
 STAGED = "staged"
 """The label of a tensor's chunks on their way through a tier."""
@@ -121,7 +121,7 @@ def measure_graph(case: Case, graph: Graph, source: str = "", kept: Path | None 
 
 
 def _unfit(case: Case, asked: Question, error: str | None) -> Measured:
-    """What is known of a case that does not fit: its question, and its graph."""
+    """The record of a case that does not fit: its question, and its graph."""
     kept, shapes, again, reads = graph_record(asked.graph)
     wanted = Record(
         case=case.name,

@@ -62,8 +62,8 @@ def hosim_gate(request: pytest.FixtureRequest) -> SimulatedStep:
 @pytest.fixture
 def hosim_validate() -> Callable[..., Validation]:
     """``hosim_validate(trace, max_error="1%")`` fails unless the replay explains a recording; see
-    :mod:`hosim.gate.explained`.
+    :mod:`hosim.gate.testing`.
     """
-    from hosim.gate.explained import assert_explained
+    from hosim.gate.testing import assert_explained
 
     return assert_explained

@@ -22,7 +22,7 @@ SARIF = "https://json.schemastore.org/sarif-2.1.0.json"
 
 _HEIGHT = 6
 _NAMED = 3
-"""How many cases of one note are named."""
+"""The number of cases of one note that are named."""
 
 _EIGHTHS = " ▁▂▃▄▅▆▇█"
 
@@ -207,7 +207,7 @@ def _sentence(cause: str, cases: Sequence[CaseVerdict]) -> str:
 
 
 def _worst(v: CaseVerdict) -> tuple[str, str]:
-    """What is worse, a peak if there is one, and by how much in the case: ``raises the peak HBM``,
+    """The metric that is worse, a peak if there is one, and by how much in the case: ``raises the peak HBM``,
     ``of shop by 64.0 MiB (+97.0 %)``.
     """
     m = min(

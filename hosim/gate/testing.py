@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -20,7 +21,28 @@ from hosim.gate.records import SUFFIX, Measured, Record, confined, read_record, 
 from hosim.gate.reports import details, headline
 from hosim.gate.verdicts import judge
 from hosim.graph import Graph
-from hosim.units import human_size, parse_size
+from hosim.units import human_size, parse_share, parse_size
+from hosim.validate import Validation, validate
+from hosim.validate.replay_verdicts import complaint
+
+
+def assert_explained(trace: str | os.PathLike[str], *, max_error: str = "1%") -> Validation:
+    """Fail unless the replay explains the recording, with makespan and starts off by no more than
+    ``max_error`` of its span.
+
+    Returns what ``hosim validate`` finds.
+    """
+    __tracebackhide__ = True
+    try:
+        bound = parse_share(max_error)
+        found = validate(trace)
+    except HosimError as error:
+        pytest.fail(str(error), pytrace=False)
+    said = complaint(found.verdict, bound)
+    if said:
+        pytest.fail(f"{os.fspath(trace)}: {said}", pytrace=False)
+    return found
+
 
 _ASKED = tuple(f.name for f in fields(Case) if f.name not in ("name", "folder", "tolerances"))
 

@@ -12,8 +12,8 @@ from hosim.gate.reports import changed_metrics, details, noted, with_a_row
 from hosim.gate.verdicts import FAILING, CaseVerdict, summary
 from hosim.plain_text import counted
 from hosim.report.answers import Answer
-from hosim.report.of_replays import NOTHING, composition
-from hosim.report.printing import open_table, paragraph
+from hosim.report.of_replays import composition
+from hosim.report.printing import NOTHING, open_table, paragraph
 from hosim.units import human_size
 
 _STYLES = {**dict.fromkeys(FAILING, "red"), IMPROVEMENT: "green", NEW: "yellow"}

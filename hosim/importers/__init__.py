@@ -7,15 +7,26 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.importers.aten_flops import CallShapes, aten_flops, aten_kernel, composed_flops
-    from hosim.importers.cache_nodes import detach, initial, is_cache_node, prefetch, ready, store
+    from hosim.importers.aten_flops import (
+        CallShapes,
+        aten_flops,
+        aten_kernel,
+        composed_flops,
+    )
+    from hosim.importers.cache_nodes import (
+        detach,
+        initial,
+        is_cache_node,
+        prefetch,
+        ready,
+        store,
+    )
     from hosim.importers.flop_formulas import convolution_flops, matmul_flops
     from hosim.importers.gguf_header import read_gguf
     from hosim.importers.hub_names import is_hub_name
     from hosim.importers.model_config import import_model_config, name_of
     from hosim.importers.model_names import builder_parameters
-    from hosim.importers.op_kinds import op_kind
-    from hosim.importers.operator_kinds import operator_kind
+    from hosim.importers.op_kinds import op_kind, operator_kind
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -27,14 +38,13 @@ else:
             "hub_names": "is_hub_name",
             "model_config": "import_model_config name_of",
             "model_names": "builder_parameters",
-            "op_kinds": "op_kind",
-            "operator_kinds": "operator_kind",
+            "op_kinds": "op_kind operator_kind",
         },
     )
 
 __all__ = [
     "CallShapes", "aten_flops", "aten_kernel", "builder_parameters", "composed_flops",
-    "convolution_flops", "detach", "import_model_config", "initial", "is_cache_node", "is_hub_name",
-    "matmul_flops", "name_of", "op_kind", "operator_kind", "prefetch", "read_gguf", "ready",
-    "store",
+    "convolution_flops", "detach", "import_model_config", "initial", "is_cache_node",
+    "is_hub_name", "matmul_flops", "name_of", "op_kind", "operator_kind", "prefetch", "read_gguf",
+    "ready", "store",
 ]  # fmt: skip

@@ -176,7 +176,7 @@ def _qwen3moe(said: _Metadata) -> Config:
 
 
 def _deepseek2(said: _Metadata) -> Config:
-    """With sigmoid scores (``expert_gating_func`` 2) DeepSeek-V3, else V2. Files with attention
+    """DeepSeek-V3 if scores are sigmoids (``expert_gating_func`` 2), else V2. Files with attention
     over latents say other lengths of keys.
     """
     turned = said.needed("rope.dimension_count")

@@ -15,7 +15,7 @@ from hosim.models import PRESETS
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _FILES = (".json", ".json.gz", ".gguf", ".yaml", ".yml", ".onnx", ".pt2", ".et", ".mindir")
 _TUNED = re.compile(r"(-(instruct|chat|hf|it|pt|base|2507))+$")
-"""What names of tuned versions add: they have the sizes of what was tuned."""
+"""Endings of the names of tuned versions, which have the sizes of the original model."""
 
 _CALLED: Mapping[str, str] = {
     "mistral-7b-v0.3": "mistral-7b",

@@ -7,6 +7,30 @@ name that is not in the table is its own kind.
 
 from __future__ import annotations
 
+import re
+
+_PACKED = frozenset(("qweight", "qzeros", "scales", "g_idx"))
+"""The names of tensors of GPTQ and AWQ."""
+
+
+def kind_of(role: str, name: str) -> str:
+    """The kind of a parameter, buffer or input: a parameter whose qualified name has a part
+    ``experts`` is an ``expert``.
+
+    What GPTQ and AWQ register as buffers are parameters: packed weights, zeros, scales, and which
+    group a row belongs to.
+
+    >>> (
+    ...     kind_of("parameter", "layers.0.experts.1.weight"),
+    ...     kind_of("buffer", "layers.0.q_proj.qweight"),
+    ... )
+    ('expert', 'parameter')
+    """
+    *_, last = parts = name.split(".")
+    role = "parameter" if role == "buffer" and last in _PACKED else role
+    return "expert" if role == "parameter" and "experts" in parts else role
+
+
 _NAMES = {
     "matmul": """mm bmm addmm baddbmm addmv mv dot matmul linear einsum grouped_mm grouped_mm_fallback scaled_mm int_mm tensordot
         weight_int4pack_mm weight_int4pack_mm_for_cpu weight_int4pack_mm_with_scales_and_zeros weight_int8pack_mm bf16i4bf16_rowwise
@@ -64,3 +88,55 @@ def op_kind(name: str) -> str:
         if known in _KINDS:
             return _KINDS[known]
     return bare.strip("_") or bare
+
+
+_OPERATOR_NAMES = {
+    "matmul": "matmul gemm batchmatmul dense qlinearmatmul matmulinteger fusedmatmul "
+    "batchmatmulext groupedmatmul matmulnbits",
+    "attention": """attention multiheadattention groupqueryattention flashattentionscore flashattentionscoregrad promptflashattention
+        increflashattention fusedinferattentionscore pagedattention""",
+    "convolution": """conv convtranspose qlinearconv convinteger conv2dtranspose conv2dbackpropinput conv2dbackpropfilter conv3dtranspose
+        depthwiseconv2dnative deformconv""",
+    "rnn": "lstm gru rnn dynamicrnn dynamicgruv2",
+    "norm": """layernormalization rmsnormalization batchnormalization groupnormalization instancenormalization simplifiedlayernormalization
+        skiplayernormalization skipsimplifiedlayernormalization lpnormalization lrn layernorm batchnorm groupnorm rmsnorm instancenorm
+        layernormgrad batchnormgrad rmsnormgrad groupnormgrad addrmsnorm addlayernorm""",
+    "softmax": "logsoftmax softmaxgrad softmaxbackward",
+    "gather": "gathernd gatherelements gatherd compress slice stridedslice split splitv",
+    "scatter": "scatternd scatterelements scatterndupdate scatterupdate tensorscatterupdate "
+    "tensorscatter",
+    "elementwise": """equal greater less greaterorequal lessorequal greaterequal lessequal not and or xor hardswish clip prelu softsign
+        thresholdedrelu realdiv divs muls adds subs powtensorscalar biasadd cast castlike dropout quantizelinear dequantizelinear select
+        relugrad gelugrad silugrad sigmoidgrad tanhgrad floordiv squareddifference swish addn accumulatenv2""",
+    "reduction": """reducesum reducemean reducemax reducemin reduceprod reducel1 reducel2 reducelogsum reducelogsumexp reducesumsquare
+        biasaddgrad reduceall reduceany""",
+    "copy": """concat transpose expand tile broadcastto depthtospace spacetodepth identity unsqueeze squeeze""",
+    "fill": "constantofshape range eyelike zeroslike oneslike onehot",
+    "random": "randomnormal randomuniform randomnormallike randomuniformlike",
+    "pool": """maxpool averagepool globalaveragepool globalmaxpool lppool avgpool maxpoolgrad avgpoolgrad adaptiveavgpool2d
+        maxpoolwithargmax""",
+    "resize": "upsample gridsample resizebilinearv2 resizenearestneighbor resizenearestneighborv2",
+    "optimizer": """applymomentum adam adamweightdecay sgd applyadagrad applyrmsprop applyftrl applygradientdescent lamb lars
+        fusedadam applyadamwithamsgrad adamw applyproximaladagrad applyadadelta applyadamax""",
+}
+_OPERATOR_KINDS = {name: kind for kind, names in _OPERATOR_NAMES.items() for name in names.split()}
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def operator_kind(name: str) -> str:
+    """The kind of an operator of ONNX or MindSpore by its name.
+
+    >>> (
+    ...     operator_kind("MatMulExt"),
+    ...     operator_kind("Softmax"),
+    ...     operator_kind("ReduceMean"),
+    ...     operator_kind("NonZero"),
+    ... )
+    ('matmul', 'softmax', 'reduction', 'non_zero')
+    """
+    bare = name.removesuffix("Ext")
+    lower = bare.lower()
+    if lower in _OPERATOR_KINDS:
+        return _OPERATOR_KINDS[lower]
+    known = op_kind(lower)
+    return known if known != lower else op_kind(_WORD.sub("_", bare).lower() or "operator")

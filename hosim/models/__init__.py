@@ -6,21 +6,36 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.models.builder import build, parameters_of
-    from hosim.models.config import Decoder, RoutingDraw, Run
+    from hosim.models.config import (
+        Decoder,
+        RoutingDraw,
+        Run,
+    )
     from hosim.models.config_json import READERS, sizes_of
     from hosim.models.families import FAMILIES
     from hosim.models.functions import add, scale
     from hosim.models.gguf_names import gguf_names
-    from hosim.models.gguf_types import TYPES, bytes_of
     from hosim.models.grouped_attention import keys_of_chunk
     from hosim.models.listing import ListedModel, listed_models
-    from hosim.models.packed import PACKINGS, WEIGHTS, packed_bytes
-    from hosim.models.pipeline_schedule import bubble, in_flight, passes
+    from hosim.models.packed import (
+        PACKINGS,
+        WEIGHTS,
+        packed_bytes,
+    )
+    from hosim.models.pipeline_schedule import (
+        bubble,
+        in_flight,
+        passes,
+    )
     from hosim.models.presets import PRESETS
     from hosim.models.processors_of_run import PROCESSORS
     from hosim.models.quantised import packing_of
     from hosim.models.routing_draw import generate
-    from hosim.models.stored_weights import GGUF
+    from hosim.models.stored_weights import (
+        GGUF,
+        TYPES,
+        bytes_of,
+    )
     from hosim.models.tape import ITEM_BYTES, Tape
     from hosim.models.weight_bytes import INDEX
 else:
@@ -33,7 +48,6 @@ else:
             "families": "FAMILIES",
             "functions": "add scale",
             "gguf_names": "gguf_names",
-            "gguf_types": "TYPES bytes_of",
             "grouped_attention": "keys_of_chunk",
             "listing": "ListedModel listed_models",
             "packed": "PACKINGS WEIGHTS packed_bytes",
@@ -42,7 +56,7 @@ else:
             "processors_of_run": "PROCESSORS",
             "quantised": "packing_of",
             "routing_draw": "generate",
-            "stored_weights": "GGUF",
+            "stored_weights": "GGUF TYPES bytes_of",
             "tape": "ITEM_BYTES Tape",
             "weight_bytes": "INDEX",
         },

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels import NO_WINDOW, UNKNOWN, causal_kernel
+from hosim.costmodel.kernels import NO_WINDOW, UNKNOWN, KernelSizes, causal_kernel
 from hosim.models.functions import copied
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
@@ -42,20 +43,121 @@ def scores_in_memory(mode: str, scores: int, dtype: str) -> tuple[int, int] | No
     )
 
 
+@dataclass(frozen=True, slots=True)
+class AttentionKernel:
+    """The kernels that compute an attention.
+
+    ``mode``: one of :data:`MODES`. ``causal``: a query sees the keys up to its own, the last
+    queries being those of the last keys; then the op says which kernel it is. ``drops``: some
+    scores are dropped in training; ``math`` keeps which. ``window``: how many keys a query reads at
+    most. ``library``: whose kernels these are, of
+    :data:`hosim.costmodel.kernels.op_families.attention_time.FLASH` (``None``: those of an
+    inference engine).
+    """
+
+    mode: str = "causal"
+    causal: bool = False
+    drops: bool = False
+    window: int = NO_WINDOW
+    library: str | None = None
+
+
+_CONTEXT = "context_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class _Attended:
+    """An attention op as it is emitted: what it reads, in whose order, and what that costs."""
+
+    kernel: AttentionKernel
+    heads: tuple[Value, Value, Value]
+    mask: Value | None
+    extra: Sequence[Value]
+    training: bool
+
+    @property
+    def seen(self) -> list[Value]:
+        return [x for x in (self.mask, *self.heads) if x is not None]
+
+    @property
+    def inputs(self) -> list[Value]:
+        seen = self.seen
+        return [*seen, *(x for x in self.extra if x.tensor not in {s.tensor for s in seen})]
+
+    @property
+    def in_memory(self) -> bool:
+        return self.kernel.mode in _MOVED
+
+    @property
+    def result(self) -> tuple[int, ...]:
+        q, _, v = self.heads
+        batch, heads, queries, _ = q.shape
+        return batch, queries, heads, v.shape[-1]
+
+    @property
+    def scores(self) -> int:
+        """The number of scores."""
+        q, k, _ = self.heads
+        return prod(q.shape[:-1]) * min(k.shape[2], self.kernel.window)
+
+    @property
+    def statistics(self) -> int:
+        """The bytes of what the softmax knows of each query."""
+        return prod(self.heads[0].shape[:-1]) * 4
+
+    @property
+    def of_class(self) -> KernelSizes:
+        """The class of kernels that it is one of, whoever's, and its sizes."""
+        q, k, v = self.heads
+        if not self.kernel.causal or self.kernel.mode != "causal":
+            return UNKNOWN
+        return causal_kernel(q.shape, k.shape, v.shape[-1], self.kernel.window)
+
+    def op(self) -> dict[str, Any]:
+        """FLOP, bytes and kernel of the op."""
+        q, _, v = self.heads
+        # beside its result: the softmax' statistics, the mask as numbers; or scores before and
+        # after softmax and which rows are masked
+        added = None if self.training else self.mask
+        spare = 0 if added is None else prod(added.shape) * ITEM_BYTES[q.dtype]
+        workspace, moved = scores_in_memory(self.kernel.mode, self.scores, q.dtype) or (spare, 0)
+        if not self.training and not self.in_memory:
+            workspace += self.statistics
+        written = q.rows * v.shape[-1] * ITEM_BYTES[q.dtype]
+        kernel, sizes = self.of_class
+        if kernel == _CONTEXT and self.kernel.library is not None:
+            kernel = f"{self.kernel.library}_attention"
+        return {
+            "flops": 2 * self.scores * (q.shape[-1] + v.shape[-1]),
+            "accessed": sum([x.size for x in self.inputs]) + written + moved,
+            "workspace": workspace,
+            "kernel": kernel,
+            "sizes": sizes,
+        }
+
+    def results(self) -> list[tuple[tuple[int, ...], str]]:
+        """The tensors that a training step keeps: the result, the statistics of softmax or the scores,
+        and what dropout leaves of them.
+        """
+        q, k, _ = self.heads
+        every = (*q.shape[:-1], k.shape[2])
+        if not self.in_memory:
+            return [(self.result, q.dtype), (every[:-1], "fp32")]
+        wide = "fp32" if self.kernel.mode == "math" else q.dtype
+        dropped = [(every, "bool"), (every, wide)][: 2 if self.kernel.mode == "scores" else 1]
+        return [(self.result, q.dtype), (every, wide), *(dropped if self.kernel.drops else ())]
+
+
 def attention(
     t: Tape,
     q: Value,
     k: Value,
     v: Value,
+    kernel: AttentionKernel,
     mask: Value | None = None,
     *,
-    mode: str = "causal",
     extra: Sequence[Value] = (),
     label: str = "sdpa",
-    causal: bool = False,
-    drops: bool = False,
-    window: int = NO_WINDOW,
-    library: str | None = None,
     again: bool = False,
 ) -> Value:
     """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer
@@ -63,128 +165,57 @@ def attention(
 
     The result is [batch, queries, heads, width of v]. FLOP count every key for every query, as
     torch's counter does. ``extra`` are other tensors that the kernel reads: parts of keys and
-    values, slopes, learned scores. ``causal``: a query sees the keys up to its own, the last
-    queries being those of the last keys; then the op says which kernel it is. ``drops``: some
-    scores are dropped in training; ``math`` keeps which. ``window``: how many keys a query reads at
-    most.
-    ``library``: whose kernels these are, of
-    :data:`hosim.costmodel.kernels.op_families.attention_time.FLASH` (none: those of an inference
-    engine).
-    ``again``: it is computed again for its gradient, so that nothing but its inputs and its result
-    is kept.
+    values, slopes, learned scores. ``again``: it is computed again for its gradient, so that
+    nothing but its inputs and its result is kept.
     """
-    more: dict[str, Any]
     if again:
-        more = {
-            "mode": mode,
-            "extra": extra,
-            "label": label,
-            "causal": causal,
-            "drops": drops,
-            "window": window,
-            "library": library,
-        }
-        return t.checkpointed(lambda q, k, v: attention(t, q, k, v, mask, **more), q, k, v)
-    batch, heads, queries, width = q.shape
-    keys, out_width = k.shape[2], v.shape[-1]
-    if mode != "causal" and k.shape[1] < heads:
-        k = copied(t, k, (batch, heads, keys, k.shape[-1]), f"{label}.repeat_k")
-        v = copied(t, v, (batch, heads, keys, out_width), f"{label}.repeat_v")
-    scores = batch * heads * queries * min(keys, window)
-    flops = 2 * scores * (width + out_width)
-    shape = (batch, queries, heads, out_width)
-    kernel, sizes = (
-        causal_kernel(q.shape, k.shape, out_width, window)
-        if causal and mode == "causal"
-        else UNKNOWN
-    )
-    context = kernel == "context_attention"
-    if context and library is not None:
-        kernel = f"{library}_attention"
-    statistics = batch * heads * queries * 4
-    training = bool(q.node)
-    if (
-        mask is not None and training and mode == "masked"
-    ):  # what the kernel adds to the scores, and keeps for its gradient
+        return t.checkpointed(
+            lambda q, k, v: attention(t, q, k, v, kernel, mask, extra=extra, label=label), q, k, v
+        )
+    heads, training = q.shape[1], bool(q.node)
+    if kernel.mode != "causal" and k.shape[1] < heads:
+        k = copied(t, k, (*k.shape[:1], heads, *k.shape[2:]), f"{label}.repeat_k")
+        v = copied(t, v, (*k.shape[:1], heads, k.shape[2], v.shape[-1]), f"{label}.repeat_v")
+    if mask is not None and training and kernel.mode == "masked":
+        # what the kernel adds to the scores, and keeps for its gradient
         mask = t.op(f"{label}.mask", "copy", [mask], mask.shape, q.dtype)
-    seen = [x for x in (mask, q, k, v) if x is not None]
-    inputs = [*seen, *(x for x in extra if x.tensor not in {s.tensor for s in seen})]
-    # beside its result: the softmax' statistics, the mask as numbers; or scores before and after
-    # softmax and which rows are masked
-    spare = prod(mask.shape) * ITEM_BYTES[q.dtype] if mask is not None and not training else 0
-    in_memory, wide = mode in _MOVED, "fp32" if mode == "math" else q.dtype
-    workspace, moved = scores_in_memory(mode, scores, q.dtype) or (spare, 0)
-    moved_back = scores * _MOVED.get(mode, (0, 0))[1]
-    accessed = sum([x.size for x in inputs]) + q.rows * out_width * ITEM_BYTES[q.dtype] + moved
+    made = _Attended(kernel, (q, k, v), mask, extra, training)
     if not training:
-        workspace += 0 if in_memory else statistics
+        computes = k.computes or q.dtype
         return t.op(
-            label,
-            "attention",
-            inputs,
-            shape,
-            q.dtype,
-            flops=flops,
-            accessed=accessed,
-            workspace=workspace,
-            kernel=kernel,
-            sizes=sizes,
-            computes=k.computes or q.dtype,
+            label, "attention", made.inputs, made.result, q.dtype, computes=computes, **made.op()
         )
-    every = (batch, heads, queries, keys)
-    results: list[tuple[tuple[int, ...], str]] = [
-        (shape, q.dtype),
-        (every, wide) if in_memory else (every[:-1], "fp32"),
-    ]
-    if (
-        in_memory and drops
-    ):  # the probabilities are kept, and of ``scores`` what dropout leaves of them
-        results += [(every, "bool"), (every, wide)][: 2 if mode == "scores" else 1]
-    more = {
-        "flops": flops,
-        "accessed": accessed,
-        "workspace": workspace,
-        "kernel": kernel,
-        "sizes": sizes,
-        "computes": q.dtype,
-    }
-    y, lse, *dropped = t.ops(label, "attention", inputs, results, **more)
+    results = t.ops(label, "attention", made.inputs, made.results(), computes=q.dtype, **made.op())
+    t.note(results[0], lambda g: _give_back(t, made, results, g, label))
+    return results[0]
 
-    def gradient(g: Value) -> None:
-        # the fused kernel computes the scores again: five products for the two going forward
-        work = 2 * scores * ((2 if in_memory else 3) * width + 2 * out_width)
-        taken = [g, *seen, y, lse, *dropped]
-        grads = t.ops(
-            f"{label}.grad",
-            "attention",
-            taken,
-            [(x.shape, x.dtype) for x in (q, k, v)],
-            flops=work,
-            accessed=sum([x.size for x in (*taken[: -1 - len(dropped)], q, k, v)]) + moved_back
-            if moved_back
-            else None,
-            workspace=lse.size if in_memory else statistics,
-            kernel=f"{library or 'context'}_gradient" if context else "",
-            sizes=sizes if context else (),
-        )
-        for x, grad in zip((q, k, v), grads, strict=True):
+
+def _give_back(t: Tape, made: _Attended, results: Sequence[Value], g: Value, label: str) -> None:
+    """Emit the gradient of an attention, and pass it on."""
+    (q, k, v), (y, lse, *dropped) = made.heads, results
+    # the fused kernel computes the scores again: five products for the two going forward
+    products = (2 if made.in_memory else 3) * q.shape[-1] + 2 * v.shape[-1]
+    moved = made.scores * _MOVED.get(made.kernel.mode, (0, 0))[1]
+    taken = [g, *made.seen, y, lse]
+    name, sizes = made.of_class
+    grads = t.ops(
+        f"{label}.grad",
+        "attention",
+        [*taken, *dropped],
+        [(x.shape, x.dtype) for x in made.heads],
+        flops=2 * made.scores * products,
+        accessed=sum([x.size for x in (*taken[:-1], q, k, v)]) + moved if moved else None,
+        workspace=lse.size if made.in_memory else made.statistics,
+        kernel=f"{made.kernel.library or 'context'}_gradient" if name == _CONTEXT else "",
+        sizes=sizes if name == _CONTEXT else (),
+    )
+    for x, grad in zip(made.heads, grads, strict=True):
+        t.give(x, grad)
+    for x in made.extra:
+        if x.node:  # scores that the model learns beside those of keys
+            name = f"{label}.grad_extra"
+            grad = t.op(name, "reduction", [g, y, lse, x], x.shape, x.dtype, gradient_of=x)
             t.give(x, grad)
-        for x in extra:
-            if x.node:  # scores that the model learns beside those of keys
-                t.give(
-                    x,
-                    t.op(
-                        f"{label}.grad_extra",
-                        "reduction",
-                        [g, y, lse, x],
-                        x.shape,
-                        x.dtype,
-                        gradient_of=x,
-                    ),
-                )
-
-    t.note(y, gradient)
-    return y
 
 
 def rotated(

@@ -198,6 +198,34 @@ _FROM_ZERO = (
 )
 
 
+def _run_of(named: object, config: Layered, given: Mapping[str, Any], family: Family) -> Run:
+    """The run with what is ``given``. Raises :class:`InputError` for what the family does not
+    take.
+    """
+    longest = positions_of(config)
+    short = (
+        {key: min(getattr(Run(), key), longest) for key in ("sequence", "context")}
+        if longest
+        else {}
+    )
+    run = changed(
+        Run(**{**short, **family.defaults}),
+        given,
+        "",
+        extra=("model", "config", "link", "routing", RUNTIME),
+    )
+    for key in given:
+        if key not in family.takes:
+            raise InputError(
+                f"{named} takes no {key!r}; it takes {', '.join(sorted(family.takes))}", where=key
+            )
+    if run.phase not in family.phases:
+        raise InputError(
+            f"{named} is built for {', '.join(family.phases)}; got {run.phase!r}", where="phase"
+        )
+    return run
+
+
 def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     """The graph of one way to run a model; ``name`` is the graph's.
 
@@ -228,50 +256,25 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     if trace is not None and not isinstance(trace, Mapping):
         raise InputError("expected a mapping: steps, seed, zipf, persistence", where="routing")
     routed = None if trace is None else changed(RoutingDraw(), trace, "routing.")
-    longest = positions_of(config)
-    short = (
-        {key: min(getattr(Run(), key), longest) for key in ("sequence", "context")}
-        if longest
-        else {}
-    )
-    run = changed(
-        Run(**{**short, **family.defaults}),
-        given,
-        "",
-        extra=("model", "config", "link", "routing", RUNTIME),
-    )
-    for key in given:
-        if key not in family.takes:
-            raise InputError(
-                f"{_named(model)} takes no {key!r}; it takes {', '.join(sorted(family.takes))}",
-                where=key,
-            )
-    if run.phase not in family.phases:
-        raise InputError(
-            f"{_named(model)} is built for {', '.join(family.phases)}; got {run.phase!r}",
-            where="phase",
-        )
+    run = _run_of(_named(model), config, given, family)
     check_given(given, config, run)
     run = at_home(given, config, run)
     if run.weights == "mxfp4" and run.packed is None and int(getattr(config, "num_experts", 0)):
         run = replace(run, packed="experts")
     check_sizes(config, run)
+    if run.weights is not None:
+        left_out = tuple([line for line in left_out if not line.startswith(QUANTISED)])
+    left_out = (*left_out, *_left_out_of(run), *other_bytes(model, given, build))
+    assumed = _assumed_of(run)
     meta = {
         "source": "hosim.models",
         REPEATABLE: True,
         "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read},
+        **({DEVICES: run.devices} if run.devices > 1 else {}),
+        **({} if runtime is None else {RUNTIME: as_data(runtime)}),
+        **({LEFT_OUT: list(left_out)} if left_out else {}),
+        **({ASSUMED: assumed} if assumed else {}),
     }
-    if run.weights is not None:
-        left_out = tuple([line for line in left_out if not line.startswith(QUANTISED)])
-    left_out = (*left_out, *_left_out_of(run), *other_bytes(model, given, build))
-    if run.devices > 1:
-        meta[DEVICES] = run.devices
-    if runtime is not None:
-        meta[RUNTIME] = as_data(runtime)
-    if left_out:
-        meta[LEFT_OUT] = list(left_out)
-    if assumed := _assumed_of(run):
-        meta[ASSUMED] = assumed
     stored = (
         None
         if run.training or run.weights is not None or not isinstance(model, Mapping)

@@ -14,8 +14,8 @@ from hosim.models.tape import Tape, Value
 STREAM = "comm"
 
 _OF_OWN_TOKENS = (".gate.", "_a_proj", "_a_layernorm")
-"""What names say of parameters that are as wide as no hidden state and are used before tokens are
-gathered: routers, latent vectors.
+"""Parts of the names of parameters that are not as wide as a hidden state and are used before tokens
+are gathered: routers, latent vectors.
 """
 
 RECEIVES, SENDS = "recv", "send"

@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.data.graph_parts import NEW
-from hosim.models.attention import attention, rotated
+from hosim.models.attention import AttentionKernel, attention, rotated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import projected
 from hosim.models.engine_layer import sinks
 from hosim.models.functions import linear
 from hosim.models.kv_cache import parts_of_cache
+from hosim.models.layer_inputs import Positions
 from hosim.models.norms import rms_norm
-from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value
 
 
@@ -46,9 +46,8 @@ def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: P
         entries, more = _compressed(t, config, run, x, latent, whole)
         extra, seen = (*extra, *more), seen + entries
     keys = replace(near, shape=(batch, 1, seen if run.phase == "decode" else tokens, width))
-    y = attention(
-        t, q, keys, keys, extra=(*extra, *sinks(t, config, run)), causal=True, window=seen
-    )
+    kernel = AttentionKernel(causal=True, window=seen)
+    y = attention(t, q, keys, keys, kernel, extra=(*extra, *sinks(t, config, run)))
     y = rotated(
         t, y.view(batch, heads, tokens, width), *shared.turns, fused=True, label="rope_back"
     )

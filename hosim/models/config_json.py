@@ -16,9 +16,8 @@ from hosim.errors import InputError
 from hosim.models.config import Layered
 from hosim.models.config_keys import Keys
 from hosim.models.configs_of_gated import GATED
-from hosim.models.configs_of_gemma4 import OF_GEMMA4
 from hosim.models.configs_of_mixers import OF_MIXERS
-from hosim.models.configs_of_others import OF_DEEPSEEK4, OTHERS
+from hosim.models.configs_of_others import OF_DEEPSEEK4, OF_GEMMA4, OTHERS
 from hosim.models.configs_of_parts import OF_PARTS
 from hosim.models.configs_of_patterns import OF_PATTERNS
 from hosim.models.configs_of_plain import PLAIN
@@ -220,7 +219,7 @@ def _unknown(kind: object) -> InputError:
 
 
 def _beside_sizes(keys: Keys) -> None:
-    """What is no size and changes the bytes of the weights: their dtype, and what a checkpoint's
+    """The keys that are no sizes and change the bytes of the weights: their dtype, and what a checkpoint's
     files say.
 
     Raises :class:`InputError` for layers with sizes of their own that the type's reader has not

@@ -27,7 +27,7 @@ _ACTIVATIONS: Mapping[str, str] = MappingProxyType(
 )
 
 QUANTISED = "the quantisation of the weights"
-"""How the line begins that says that weights are not as published."""
+"""The beginning of the line that says that weights are not as published."""
 
 _UNTIMED: Mapping[str, str] = MappingProxyType(
     {

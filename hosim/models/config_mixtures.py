@@ -10,7 +10,7 @@ from hosim.models.config_keys import Keys
 from hosim.models.config_parts import LAYERS, Fields, Part, count_of_layers, named_layers
 
 Sparse = Callable[[Keys], list[bool]]
-"""Which layers have experts."""
+"""The layers that have experts."""
 
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOPS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")

@@ -52,7 +52,7 @@ _NO_HEADS: Mapping[str, Any] = MappingProxyType(
         "has_mlp": False,
     }
 )
-"""Of models without attention and MLPs."""
+"""The parts of models without attention and MLPs."""
 _QWEN = (heads_of(256), biases(), turned(0.25), normed_heads(), delta())
 _GATED: Mapping[str, Any] = MappingProxyType({"attention_gate": "queries", "names": "qwen-moe"})
 _SHARED = shared_wide("shared_expert_intermediate_size", 512, gated=True)

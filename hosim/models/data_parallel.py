@@ -33,13 +33,13 @@ GATHER, REDUCE = "gather", "reduce"
 
 _EXPERTS = "experts"
 _ROOT = "root"
-"""What names say of parameters outside of layers."""
+"""The unit of parameters outside of layers, in names."""
 
 _UNIT = re.compile(r"^(.*?\.\d+)\.")
 _PLACE = re.compile(rf"^({re.escape(RECOMPUTE)}|{re.escape(BACKWARD)})?(micro\d+\.)?")
 
 Place = tuple[bool, str]
-"""Whether an op is of a backward pass, and of which micro-batch."""
+"""True for an op of a backward pass, and its micro-batch."""
 
 
 def unit_of(parameter: str) -> str:
@@ -332,6 +332,19 @@ class _Sharing:
     # -- gradients
     # ----------------------------------------------------------------------------------------------
 
+    def _scattered(self, unit: str, prefix: str, gradients: Sequence[Value], dtype: str) -> Value:
+        """The part of this device of the sum of gradients, in fp32 with ZeRO-3."""
+        flat = self._flat(unit, "", dtype)
+        shape = (flat.shape[0] // self.devices[unit],)
+        made: dict[str, Any] = {"inputs": gradients, "result_kind": "gradient"}
+        made["results"] = [(shape, dtype)]
+        name = f"{prefix}reduce_scatter"
+        (shard,) = self._send(unit, name, "reduce_scatter", REDUCE, flat.size, **made)
+        if self.run.zero < 3 or dtype == "fp32":
+            return shard
+        how: dict[str, Any] = {"stream": REDUCE, "result_kind": "gradient"}
+        return self.t.ops(f"{prefix}reduce_to", "copy", [shard], [(shape, "fp32")], **how)[0]
+
     def _reduce(self, unit: str, learned: Learned, place: Place) -> None:
         prefix = f"{BACKWARD}{place[1]}{unit or _ROOT}."
         gradients = [gradient for _, gradient in learned]
@@ -339,14 +352,8 @@ class _Sharing:
             self.learned[unit] = learned
             return
         if self.run.zero == 0:
-            self._send(
-                unit,
-                f"{prefix}all_reduce",
-                "all_reduce",
-                REDUCE,
-                sum([g.size for g in gradients]),
-                mutates=gradients,
-            )
+            name, size = f"{prefix}all_reduce", sum([g.size for g in gradients])
+            self._send(unit, name, "all_reduce", REDUCE, size, mutates=gradients)
             self.learned[unit] = learned
             return
         dtype = gradients[0].dtype
@@ -354,46 +361,13 @@ class _Sharing:
             dtype = "fp32" if self.run.main_gradients else self.run.dtype
             flat = self._flat(unit, "", dtype)
             accessed = sum([g.size for g in gradients]) + flat.size
-            gradients = [
-                self.t.op(
-                    f"{prefix}reduce_copy_in",
-                    "copy",
-                    gradients,
-                    flat.shape,
-                    dtype,
-                    accessed=accessed,
-                )
-            ]
-        size = self._flat(unit, "", dtype).size
-        shape = (self._flat(unit, "", dtype).shape[0] // self.devices[unit],)
-        made: dict[str, Any] = {
-            "inputs": gradients,
-            "results": [(shape, dtype)],
-            "result_kind": "gradient",
-        }
-        (shard,) = self._send(
-            unit, f"{prefix}reduce_scatter", "reduce_scatter", REDUCE, size, **made
-        )
-        if self.run.zero == 3 and dtype != "fp32":
-            (shard,) = self.t.ops(
-                f"{prefix}reduce_to",
-                "copy",
-                [shard],
-                [(shape, "fp32")],
-                stream=REDUCE,
-                result_kind="gradient",
-            )
+            name = f"{prefix}reduce_copy_in"
+            gradients = [self.t.op(name, "copy", gradients, flat.shape, dtype, accessed=accessed)]
+        shard = self._scattered(unit, prefix, gradients, dtype)
         if unit in self.summed:
             total = self.summed[unit]
-            self.t.ops(
-                f"{prefix}accumulate",
-                "elementwise",
-                [shard],
-                [],
-                mutates=[total],
-                stream=REDUCE,
-                accessed=3 * total.size,
-            )
+            how: dict[str, Any] = {"stream": REDUCE, "accessed": 3 * total.size}
+            self.t.ops(f"{prefix}accumulate", "elementwise", [shard], [], mutates=[total], **how)
             return
         self.summed[unit] = shard
         parts = [(p, replace(shard, shape=(self._elements(p),))) for p, _ in learned]

@@ -31,12 +31,11 @@ from hosim.models.functions import (
 from hosim.models.grouped_attention import grouped_attention
 from hosim.models.kv_cache import make_cache
 from hosim.models.latent_attention import latent_attention
-from hosim.models.layer_inputs import from_input, inputs_of_layers
+from hosim.models.layer_inputs import Positions, from_input, inputs_of_layers
 from hosim.models.mixers import mixer
 from hosim.models.mlp import beside, feed_forward, mixture
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm
-from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value
 
 # -- alternating updates

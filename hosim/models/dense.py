@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 
 from hosim.data.graph_parts import READ, REST
-from hosim.models.attention import attention
+from hosim.models.attention import AttentionKernel, attention
 from hosim.models.collectives import of_copies
 from hosim.models.config import Run
 from hosim.models.functions import activation, add, dropout, embedding, linear, mul, scale, square
@@ -110,7 +110,9 @@ def attended(
         batch, tokens, hidden = x.shape
         return x.view(batch, heads, tokens, hidden // heads)
 
-    return attention(t, by_head(q), by_head(k), by_head(v), causal=causal).view(*q.shape)
+    return attention(t, by_head(q), by_head(k), by_head(v), AttentionKernel(causal=causal)).view(
+        *q.shape
+    )
 
 
 def gelu(t: Tape, run: Run, x: Value) -> Value:

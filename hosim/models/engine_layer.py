@@ -19,7 +19,7 @@ from hosim.models.dense import projected
 from hosim.models.functions import add, gathered, linear, mul, operands, split, summed
 from hosim.models.kv_cache import Cache, Written, make_cache, written
 from hosim.models.latent_attention import latent_attention
-from hosim.models.layer_inputs import from_input
+from hosim.models.layer_inputs import Positions, from_input
 from hosim.models.mixers import mixer
 from hosim.models.mlp import (
     beside,
@@ -36,7 +36,6 @@ from hosim.models.mlp import (
 )
 from hosim.models.names import NAMES
 from hosim.models.norms import decoder_norm, head_norm_parameters, norm_parameters
-from hosim.models.shared_by_layers import Positions
 from hosim.models.tape import Tape, Value
 
 
@@ -146,6 +145,15 @@ def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
         return _gated_mlp(t, config, run, x, config.intermediate_size)
 
 
+def _normed(t: Tape, config: Decoder, run: Run, both: Value, heads: int, kv_heads: int) -> Value:
+    """Queries and keys, whose heads are normed in one kernel."""
+    names, norms = NAMES[config.names], []
+    for name, count in (("q", heads), *([] if config.shares_keys else [("k", kv_heads)])):
+        with t.scope(getattr(names, f"{name}_norm")):
+            norms += head_norm_parameters(t, config, run, count, config.head_dim)
+    return t.op("qk_norm", "norm", [both, *norms], both.shape)
+
+
 def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> Value:
     places = (*(shared.turns or ()), *shared.slopes)
     if config.kv_lora_rank:
@@ -163,27 +171,17 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
     both = projected(t, run, names.qkv, x, rows + gates, bias=config.qkv_bias)
     both, *gate = split(t, both, (rows, gates), "split_gate") if gates else [both]
     if config.qk_norm:
-        norms = []
-        for name, count in (("q", heads), *([] if config.shares_keys else [("k", kv_heads)])):
-            with t.scope(getattr(names, f"{name}_norm")):
-                norms += head_norm_parameters(t, config, run, count, width)
-        both = t.op("qk_norm", "norm", [both, *norms], both.shape)
+        both = _normed(t, config, run, both, heads, kv_heads)
     cache, earlier = _keys_of(t, config, run, both, shared)
     window = config.sliding_window or NO_WINDOW
     keys = min(run.context, window) if run.phase == "decode" else tokens
     q, k = both.view(batch, heads, tokens, width), both.view(batch, kv_heads, keys, width)
     kernel, sizes = causal_kernel(q.shape, k.shape, wide, window)
-    workspace = moved = 0
-    if (
-        tokens > 1
-        and (
-            mode := scores_in_memory(
-                run.attention, batch * heads * tokens * min(keys, window), both.dtype
-            )
-        )
-        is not None
-    ):
-        (workspace, moved), (kernel, sizes) = mode, UNKNOWN
+    scores = batch * heads * tokens * min(keys, window)
+    in_memory = scores_in_memory(run.attention, scores, both.dtype) if tokens > 1 else None
+    workspace, moved = in_memory or (0, 0)
+    if in_memory is not None:
+        kernel, sizes = UNKNOWN
     kept = [] if cache is None else [cache.first, cache.second]
     read = kept if config.shares_keys else [value.part(PAST) for value in kept if value.parts]
     new: Written = {} if cache is None or config.shares_keys else written(cache.decoding, *kept)
@@ -197,7 +195,7 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
             [both, *earlier, *beside, *read],
             [((batch, tokens, heads * wide), both.dtype)],
             **new,
-            flops=2 * batch * heads * tokens * min(keys, window) * (width + wide),
+            flops=2 * scores * (width + wide),
             accessed=passed + sum([tensor.size for tensor in kept]) + moved,
             workspace=workspace,
             kernel=kernel,
@@ -241,25 +239,7 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None 
     top, mine = config.num_experts_per_tok, config.num_experts // run.expert
     tensor = run.tensor if run.expert == 1 else 1
     width = config.moe_intermediate_size // tensor
-    gate = NAMES[config.names].router
-    offset = (
-        t.parameter(f"{gate}.bias", (config.num_experts,), run.dtype)
-        if config.expert_bias
-        else None
-    )
-    scores = linear(
-        t,
-        x if scored is None else scored,
-        t.parameter(f"{gate}.weight", (config.num_experts, hidden), run.dtype),
-        offset,
-        label="router",
-    )
-    added = correction(t, config, run, f"{gate}.{NAMES[config.names].correction}")
-    beside = [] if added is None else [added]
-    weights, chosen = t.ops(
-        "topk", "sort", [scores, *beside], [((tokens, top), run.dtype), ((tokens, top), "int64")]
-    )
-    weights = scaled_weights(t, config, run, weights, chosen)
+    weights, chosen = _routed(t, config, run, x if scored is None else scored)
     rows = narrowed(t, config, run, x.view(tokens, hidden))
     hidden = rows.shape[-1]
     if run.expert > 1:
@@ -305,12 +285,31 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None 
         y = summed(t, exchanged(t, run, y, "combine"), (tokens, hidden))
     y = widened(t, config, run, y, x.shape[-1]).view(*x.shape)
     y = all_reduced(t, run, y) if run.expert == 1 else y
-    if not config.shared_width:
-        return y
+    return _with_shared(t, config, run, x, y) if config.shared_width else y
+
+
+def _routed(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
+    """The weights of the experts that the router chooses for each token, and their numbers."""
+    gate, shape = NAMES[config.names].router, (x.rows, config.num_experts_per_tok)
+    offset = (
+        t.parameter(f"{gate}.bias", (config.num_experts,), run.dtype)
+        if config.expert_bias
+        else None
+    )
+    weight = t.parameter(f"{gate}.weight", (config.num_experts, x.shape[-1]), run.dtype)
+    scores = linear(t, x, weight, offset, label="router")
+    added = correction(t, config, run, f"{gate}.{NAMES[config.names].correction}")
+    beside = [] if added is None else [added]
+    results = [(shape, run.dtype), (shape, "int64")]
+    weights, chosen = t.ops("topk", "sort", [scores, *beside], results)
+    return scaled_weights(t, config, run, weights, chosen), chosen
+
+
+def _with_shared(t: Tape, config: Decoder, run: Run, x: Value, y: Value) -> Value:
+    """The sum of the routed experts and the shared one, which takes every token."""
     with t.scope(NAMES[config.names].shared):
-        z = (_gated_mlp if config.gated_mlp else feed_forward)(
-            t, config, run, x, config.shared_width
-        )
+        shared = _gated_mlp if config.gated_mlp else feed_forward
+        z = shared(t, config, run, x, config.shared_width)
         if not config.shared_expert_gate:
             return add(t, y, z)
     return add(t, y, gated_share(t, config, run, x, z), "add_shared")

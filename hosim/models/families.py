@@ -75,4 +75,4 @@ FAMILIES: Mapping[type, Family] = {
     Vit: Family(vit, ("train", "forward"), _IMAGES, {"phase": "forward"}),
     Dit: Family(dit, ("train", "forward"), _IMAGES, {"phase": "forward"}),
 }
-"""By the dataclass of a model's sizes."""
+"""Families by the dataclass of a model's sizes."""

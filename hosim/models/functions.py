@@ -19,7 +19,7 @@ from hosim.models.tape import ITEM_BYTES, Tape, Value
 SCALAR: tuple[int, ...] = ()
 
 LOSSES = ("whole", "compiled", "chunked")
-"""How the loss of a decoder is computed from what its last layer gives."""
+"""The ways to compute the loss of a decoder from the result of its last layer."""
 
 
 def linear(

@@ -61,7 +61,7 @@ _ALSO: Mapping[str, tuple[str, ...]] = {
     "self_attn.kv_b_proj": ("attn_kv_b",),
     "self_attn.qkv_proj": ("attn_qkv",),
 }
-"""What files of some architectures and versions have instead, by the module of a layer."""
+"""Other names in files of some architectures and versions, by the module of a layer."""
 
 _ALSO_EXPERTS: Mapping[str, tuple[str, ...]] = {"gate_up_proj": ("ffn_gate_up_exps",)}
 

@@ -7,17 +7,17 @@ from __future__ import annotations
 from math import prod
 
 from hosim.costmodel.kernels import causal_kernel
-from hosim.models.attention import attention, rotated
+from hosim.models.attention import AttentionKernel, attention, rotated
 from hosim.models.collectives import all_reduced, of_own_heads, replicated, shared
 from hosim.models.config import Decoder, Run, key_heads
 from hosim.models.dense import projected
 from hosim.models.engine_layer import sinks
 from hosim.models.functions import activation, concatenated, mul, split
 from hosim.models.kv_cache import Cache, make_blocks
+from hosim.models.layer_inputs import Positions
 from hosim.models.names import NAMES
 from hosim.models.norms import applied_norm, decoder_norm, head_norm_parameters, rms_norm
 from hosim.models.ring_attention import STREAM, ring_attention
-from hosim.models.shared_by_layers import Positions
 from hosim.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.models.tape import ITEM_BYTES, Tape, Value
 
@@ -194,15 +194,9 @@ def exchanged_attention(
         for name, x in zip("qkv", (q, k, v), strict=True)
     ]
     extra = (_own(t, run, scores, label),)
-    y = attention(
-        t,
-        *by_head,
-        extra=extra,
-        label=label,
-        causal=True,
-        window=window,
-        library=run.attention_kernel,
-    )
+    kernel = AttentionKernel(causal=True, window=window, library=run.attention_kernel)
+    q, k, v = by_head
+    y = attention(t, q, k, v, kernel, extra=extra, label=label)
     return _exchanged(t, run, y, f"{label}.out", (batch, tokens, heads, width))
 
 
@@ -279,10 +273,8 @@ def _projections(
     heads, kv_heads = config.num_attention_heads // run.tensor, key_heads(config, run)
     if config.shares_keys:
         return _shared_projections(t, config, run, x, shared)
-    parts, copied = (
-        {"q": heads, "k": kv_heads, "v": kv_heads},
-        max(1, run.tensor // config.num_key_value_heads),
-    )
+    parts = {"q": heads, "k": kv_heads, "v": kv_heads}
+    copied = max(1, run.tensor // config.num_key_value_heads)
     widths = {"q": width, "k": width, "v": config.v_head_dim or width}
     gate: Value | None = None
     made_of_keys = x
@@ -312,28 +304,16 @@ def _projections(
                 made.append(by_head(name, made_of_keys))
                 continue
             gated = name == "q" and config.attention_gate == "queries"
-            y = projected(
-                t,
-                run,
-                getattr(names, name),
-                x,
-                2 * rows if gated else rows,
-                bias=config.qkv_bias,
-                copies=(rows, of),
-            )
+            wide, part, copies = rows * (1 + gated), getattr(names, name), (rows, of)
+            y = projected(t, run, part, x, wide, bias=config.qkv_bias, copies=copies)
             if gated:
                 y, gate = split(t, y, (rows, rows), "split_q")
             made_of_keys = y
             made.append(by_head(name, y))
         q, k, v = made
     if config.attention_gate in ("own", "heads"):
-        gate = projected(
-            t,
-            run,
-            names.attention_gate,
-            x,
-            heads * (widths["v"] if config.attention_gate == "own" else 1),
-        )
+        wide = heads * (widths["v"] if config.attention_gate == "own" else 1)
+        gate = projected(t, run, names.attention_gate, x, wide)
     return q, k, v, gate
 
 
@@ -398,21 +378,11 @@ def _attended(
         return gathered_attention(t, run, q, k, v, window)
     if run.context_parallel > 1:
         return ring_attention(t, run, q, k, v)
-    mode, library, again = run.attention, run.attention_kernel, run.recompute_attention
-    return attention(
-        t,
-        q,
-        k,
-        v,
-        shared.mask,
-        mode=mode,
-        extra=extra,
-        causal=True,
-        drops=drops,
-        window=window,
-        library=library,
-        again=again,
+    kernel = AttentionKernel(
+        run.attention, causal=True, drops=drops, window=window, library=run.attention_kernel
     )
+    again = run.recompute_attention
+    return attention(t, q, k, v, kernel, shared.mask, extra=extra, again=again)
 
 
 def _turned(

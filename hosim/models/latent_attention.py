@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hosim.costmodel.kernels import NO_WINDOW
-from hosim.models.attention import attention, rotated, rotated_pairs
+from hosim.models.attention import AttentionKernel, attention, rotated, rotated_pairs
 from hosim.models.collectives import all_reduced, replicated
 from hosim.models.config import Decoder, Run
 from hosim.models.dense import factor, projected
@@ -26,7 +26,7 @@ def latents_seen(
     latent: Value | None,
     turns: tuple[Value, Value] | None,
 ) -> int:
-    """How many latents a query sees at most, after the ops that choose them.
+    """The number of latents that a query sees at most; emits the ops that choose them.
 
     Heads of queries from their own ``latent`` are multiplied with one key a token, which is kept;
     the sum of what is positive of their products, by weights from ``x``, is the score of a token
@@ -115,40 +115,16 @@ def latent_attention(
     """
     batch, tokens, hidden = x.shape[0], run.tokens, x.shape[-1]
     heads = config.num_attention_heads // run.tensor
-    nope, turned, wide, rank = (
-        config.qk_nope_head_dim,
-        config.qk_rope_head_dim,
-        config.v_head_dim,
-        config.kv_lora_rank,
-    )
-
-    def parameter(name: str, *shape: int) -> Value:
-        return factor(t, run, f"{name}.weight", shape)
-
-    def normed(name: str, y: Value) -> Value:
-        with t.scope(name):
-            return rms_norm(t, y, t.parameter("weight", y.shape[-1:], run.dtype), fused=run.fused)
-
-    q_width = heads * (nope + turned)
-    found: Value | None
-    if config.q_lora_rank:
-        down = linear(t, x, parameter("q_a_proj", config.q_lora_rank, hidden), label="q_a_proj")
-        found = replicated(t, run, normed("q_a_layernorm", down))
-        q = linear(t, found, parameter("q_b_proj", q_width, config.q_lora_rank), label="q_b_proj")
-    else:
-        found = None
-        q = linear(t, replicated(t, run, x), parameter("q_proj", q_width, hidden), label="q_proj")
+    nope, turned = config.qk_nope_head_dim, config.qk_rope_head_dim
+    wide, rank = config.v_head_dim, config.kv_lora_rank
+    found, q = _queries(t, config, run, x, heads * (nope + turned))
     q_pass, q_turn = split(
         t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q"
     )
-    both = linear(
-        t, x, parameter("kv_a_proj_with_mqa", rank + turned, hidden), label="kv_a_proj_with_mqa"
-    )
+    both = _product(t, run, x, "kv_a_proj_with_mqa", rank + turned)
     latent, k_turn = split(t, both, (rank, turned), "split_kv")
-    latent, k_turn = (
-        replicated(t, run, normed("kv_a_layernorm", latent)),
-        replicated(t, run, k_turn),
-    )
+    latent = replicated(t, run, _normed(t, run, "kv_a_layernorm", latent))
+    k_turn = replicated(t, run, k_turn)
     if turns is not None:
         cos, sin = turns
         q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")
@@ -168,33 +144,35 @@ def latent_attention(
         k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
         select_blocks(t, run, q, heads)
         v = v.view(batch, heads, tokens, wide)
-        again = run.recompute_attention
-        y = attention(
-            t,
-            q,
-            k,
-            v,
-            mask,
-            mode=run.attention,
-            causal=True,
-            window=min(seen, keys_read(config, run)),
-            again=again,
-        )
-        if run.attention in (
-            "math",
-            "scores",
-        ):  # its result lies in the order of heads, and is put in that of tokens
+        window = min(seen, keys_read(config, run))
+        kernel = AttentionKernel(run.attention, causal=True, window=window)
+        y = attention(t, q, k, v, kernel, mask, again=run.recompute_attention)
+        if run.attention in ("math", "scores"):
+            # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
-    return all_reduced(
-        t,
-        run,
-        linear(
-            t,
-            y.view(batch, tokens, heads * wide),
-            parameter("o_proj", hidden, heads * wide),
-            label="o_proj",
-        ),
-    )
+    y = y.view(batch, tokens, heads * wide)
+    return all_reduced(t, run, _product(t, run, y, "o_proj", hidden))
+
+
+def _product(t: Tape, run: Run, x: Value, name: str, wide: int) -> Value:
+    """The product with a weight of this name, which makes rows so wide."""
+    return linear(t, x, factor(t, run, f"{name}.weight", (wide, x.shape[-1])), label=name)
+
+
+def _normed(t: Tape, run: Run, name: str, y: Value) -> Value:
+    with t.scope(name):
+        return rms_norm(t, y, t.parameter("weight", y.shape[-1:], run.dtype), fused=run.fused)
+
+
+def _queries(
+    t: Tape, config: Decoder, run: Run, x: Value, width: int
+) -> tuple[Value | None, Value]:
+    """The latent vectors of the queries, if they have such, and the queries, so wide."""
+    if not config.q_lora_rank:
+        return None, _product(t, run, replicated(t, run, x), "q_proj", width)
+    down = _product(t, run, x, "q_a_proj", config.q_lora_rank)
+    found = replicated(t, run, _normed(t, run, "q_a_layernorm", down))
+    return found, _product(t, run, found, "q_b_proj", width)
 
 
 def _absorbed(
@@ -233,7 +211,8 @@ def _absorbed(
         batch, heads, tokens, rank + q_turn.shape[-1]
     )
     if cache is not None:
-        y = attention(t, q, keys, keys.view(*keys.shape[:-1], rank), extra=extra, causal=True)
+        values = keys.view(*keys.shape[:-1], rank)
+        y = attention(t, q, keys, values, AttentionKernel(causal=True), extra=extra)
     else:
         y = sparse_attention(t, run, q, (latent, k_turn), make_blocks(t, config, run), rank)
     half = replace(up, shape=(heads, wide, rank))

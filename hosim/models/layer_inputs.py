@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import prod
 
 from hosim.models.config import Decoder, Run
@@ -11,6 +12,22 @@ from hosim.models.dense import activated, projected, table
 from hosim.models.functions import add, embedding, mul, scale
 from hosim.models.norms import decoder_norm
 from hosim.models.tape import Tape, Value
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The values that the layers share: cosines and sines of rotary positions, slopes of scores,
+    the mask of keys, inputs of their own.
+
+    ``made`` has the keys and values of the last layer that made some, with a window and without,
+    and what else attention reads of them.
+    """
+
+    turns: tuple[Value, Value] | None
+    slopes: tuple[Value, ...]
+    mask: Value | None
+    inputs: Value | None = None
+    made: dict[bool, tuple[Value, Value, tuple[Value, ...]]] = field(default_factory=dict)
 
 
 def inputs_of_layers(t: Tape, config: Decoder, run: Run, x: Value) -> Value | None:

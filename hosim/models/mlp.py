@@ -352,7 +352,7 @@ def first_factor(config: Decoder, width: int) -> tuple[str, int]:
 
 
 _APART = 4096
-"""Of more experts than any model has, nothing is drawn: all are taken to be read."""
+"""If there are more experts than any model has, nothing is drawn: all are taken to be read."""
 
 
 def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:
@@ -422,53 +422,29 @@ def _grouped(
     entering, factor = operands(t, x, weight)
     share = share_touched(tokens, top, config.num_experts)
     read = round(min(weight.size, factor.size) * share) + offsets.size
+    how: dict[str, Any] = {"flops": flops, "kernel": "expert_product", "computes": factor.computes}
     y = t.op(
         label,
         "matmul",
         [entering, factor, offsets],
         (rows, wide),
         x.dtype,
-        computes=factor.computes,
-        flops=flops,
         accessed=entering.size + result + read,
-        kernel="expert_product",
         sizes=(*sizes, wide, narrow),
+        **how,
     )
 
     def gradient(g: Value) -> None:
         arrived, factor = operands(t, replace(g, node=0), weight, once=True)  # as of a linear layer
-        how: dict[str, Any] = {
-            "flops": flops,
-            "kernel": "expert_product",
-            "computes": factor.computes,
-        }
+        back = {**how, "computes": factor.computes}
         if x.node:
             inputs, accessed = [arrived, factor, offsets], arrived.size + x.size + read
-            into = t.op(
-                f"{label}.grad_input",
-                "matmul",
-                inputs,
-                x.shape,
-                x.dtype,
-                accessed=accessed,
-                sizes=(*sizes, narrow, wide),
-                **how,
-            )
-            t.give(x, into)
+            how_of = {"accessed": accessed, "sizes": (*sizes, narrow, wide), **back}
+            t.give(x, t.op(f"{label}.grad_input", "matmul", inputs, x.shape, x.dtype, **how_of))
         inputs, shape = [arrived, entering, offsets], weight.shape
-        t.give(
-            weight,
-            t.op(
-                f"{label}.grad_weight",
-                "matmul",
-                inputs,
-                shape,
-                weight.dtype,
-                gradient_of=weight,
-                sizes=(*sizes, wide, narrow),
-                **how,
-            ),
-        )
+        how_of = {"gradient_of": weight, "sizes": (*sizes, wide, narrow), **back}
+        name = f"{label}.grad_weight"
+        t.give(weight, t.op(name, "matmul", inputs, shape, weight.dtype, **how_of))
 
     t.note(y, gradient)
     return y

@@ -63,6 +63,34 @@ _BLOOM = PartNames(
     down="dense_4h_to_h",
 )
 
+_GPT2 = PartNames(
+    model="transformer",
+    table="wte",
+    positions="wpe",
+    layers="h",
+    before_attention="ln_1",
+    attention="attn",
+    qkv="c_attn",
+    out="c_proj",
+    before_mlp="ln_2",
+    up="c_fc",
+    down="c_proj",
+    norm="ln_f",
+)
+_LFM2 = PartNames(
+    before_attention="operator_norm",
+    out="out_proj",
+    q_norm="q_layernorm",
+    k_norm="k_layernorm",
+    mixer="conv",
+    before_mlp="ffn_norm",
+    mlp="feed_forward",
+    gate="w1",
+    up="w3",
+    down="w2",
+    norm="embedding_norm",
+)
+
 NAMES: Mapping[str, PartNames] = {
     "llama": PartNames(),
     "gemma": PartNames(before_mlp="pre_feedforward_layernorm"),
@@ -104,19 +132,7 @@ NAMES: Mapping[str, PartNames] = {
         model="backbone", table="embeddings", before_attention="norm", norm="norm_f"
     ),
     "kimi-linear": PartNames(mixer="self_attn"),
-    "lfm2": PartNames(
-        before_attention="operator_norm",
-        out="out_proj",
-        q_norm="q_layernorm",
-        k_norm="k_layernorm",
-        mixer="conv",
-        before_mlp="ffn_norm",
-        mlp="feed_forward",
-        gate="w1",
-        up="w3",
-        down="w2",
-        norm="embedding_norm",
-    ),
+    "lfm2": _LFM2,
     "apertus": PartNames(
         before_attention="attention_layernorm", before_mlp="feedforward_layernorm"
     ),
@@ -136,32 +152,16 @@ NAMES: Mapping[str, PartNames] = {
         router="router.gate", before_mlp="pre_mlp_layernorm", after_mlp="post_mlp_layernorm"
     ),
     "laguna": PartNames(attention_gate="g_proj"),
-    "lfm3": PartNames(
-        before_attention="operator_norm",
+    "lfm3": replace(
+        _LFM2,
+        out="o_proj",
+        q_norm="q_norm",
+        k_norm="k_norm",
         after_attention="post_operator_norm",
         attention_gate="g_proj",
-        mixer="conv",
-        before_mlp="ffn_norm",
-        mlp="feed_forward",
-        gate="w1",
-        up="w3",
-        down="w2",
         after_mlp="post_ffn_norm",
-        norm="embedding_norm",
     ),
-    "gpt-neo": PartNames(
-        model="transformer",
-        table="wte",
-        positions="wpe",
-        layers="h",
-        before_attention="ln_1",
-        attention="attn.attention",
-        out="out_proj",
-        before_mlp="ln_2",
-        up="c_fc",
-        down="c_proj",
-        norm="ln_f",
-    ),
+    "gpt-neo": replace(_GPT2, attention="attn.attention", qkv="qkv_proj", out="out_proj"),
     "gemma4": PartNames(before_mlp="pre_feedforward_layernorm", mixture="", router="router.proj"),
     "ernie": PartNames(correction="moe_statics.e_score_correction_bias"),
     "phi": PartNames(out="dense", up="fc1", down="fc2", norm="final_layernorm"),
@@ -184,16 +184,14 @@ NAMES: Mapping[str, PartNames] = {
         attention="attention",
         norm="final_layer_norm",
     ),
-    "gptj": PartNames(
-        model="transformer",
-        table="wte",
-        layers="h",
-        before_attention="ln_1",
-        attention="attn",
+    "gptj": replace(
+        _GPT2,
+        positions="embed_positions",
+        qkv="qkv_proj",
         out="out_proj",
+        before_mlp="post_attention_layernorm",
         up="fc_in",
         down="fc_out",
-        norm="ln_f",
     ),
     "starcoder2": PartNames(up="c_fc", down="c_proj"),
     "mpt": PartNames(
@@ -208,21 +206,8 @@ NAMES: Mapping[str, PartNames] = {
         mlp="ffn",
         norm="norm_f",
     ),
-    "gpt2": PartNames(
-        model="transformer",
-        table="wte",
-        positions="wpe",
-        layers="h",
-        before_attention="ln_1",
-        attention="attn",
-        qkv="c_attn",
-        out="c_proj",
-        before_mlp="ln_2",
-        up="c_fc",
-        down="c_proj",
-        norm="ln_f",
-    ),
+    "gpt2": _GPT2,
     "falcon": _BLOOM,
     "falcon-two-norms": replace(_BLOOM, before_attention="ln_attn", before_mlp="ln_mlp"),
 }
-"""By the value of :attr:`hosim.models.config.Decoder.names`."""
+"""Names by the value of :attr:`hosim.models.config.Decoder.names`."""

@@ -27,10 +27,10 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from hosim.models.config import Run
-from hosim.models.tape import Learned, Tape, Value
+from hosim.models.tape import Learned, Tape, TapedOp, Value
 
 UPDATES = ("synchronous", "speculative", "delayed")
-"""When an optimizer on another processor than the device's runs."""
+"""The times at which an optimizer on another processor than the device's may run."""
 
 
 def has_master(run: Run) -> bool:
@@ -49,7 +49,7 @@ def adamw(
     after: Sequence[str] | None = None,
     is_shard: bool = False,
 ) -> list[Value]:
-    """For each parameter, or shard of one, that has a gradient: its two moments and, with
+    """The states of a parameter, or shard of one, that has a gradient: its two moments and, with
     ``master``, the fp32 parameter that it rounds.
 
     The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in
@@ -181,11 +181,8 @@ def _on_another(
             written = replace(parameter, tensor=f"{parameter.tensor}.shard")
             t.builder.tensor(written.tensor, written.size, "activation")
             shards.append(written)
-        accessed = (
-            read.size
-            + sum([2 * state.size for state in states])
-            + parameter.size * (1 if master else 2)
-        )
+        of_states = sum([2 * state.size for state in states])
+        accessed = read.size + of_states + parameter.size * (1 if master else 2)
         changed, replaced = (states, [written]) if master else ([parameter, *states], [])
         with t.on(processor):
             t.ops(
@@ -200,22 +197,9 @@ def _on_another(
             )
     with t.on(processor):
         for gradient, previous in kept:
-            t.ops(
-                f"{gradient.tensor}.keep",
-                "copy",
-                [gradient],
-                [],
-                overwrites=[previous],
-                accessed=0,
-                duration_ns=0,
-            )
+            name, at_once = f"{gradient.tensor}.keep", TapedOp(accessed=0, duration_ns=0)
+            t.ops(name, "copy", [gradient], [], overwrites=[previous], **at_once)
     for parameter, new in applied:
-        t.ops(
-            f"{parameter.tensor}.apply",
-            "copy",
-            [new],
-            [],
-            overwrites=[parameter],
-            accessed=2 * parameter.size,
-        )
+        name, accessed = f"{parameter.tensor}.apply", 2 * parameter.size
+        t.ops(name, "copy", [new], [], overwrites=[parameter], accessed=accessed)
     return shards

@@ -24,7 +24,7 @@ class PackedDtype:
     scale_bytes: int
     computes: str
     blocks: bool = False
-    """Whether a group that is given is a block of so many rows, too, as in DeepSeek-V3."""
+    """True if a group that is given is a block of so many rows, too, as in DeepSeek-V3."""
     zero_bits: int = 0
     index_bytes: int = 0
 
@@ -80,7 +80,7 @@ CACHES: Mapping[str, str] = {
     "int4": "int4_cache",
     "flexgen4": "flexgen4_cache",
 }
-"""By the parameter of a builder."""
+"""Packings by the parameter of a builder."""
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {"fp8": ("fp8_e4m3", "fp8_e5m2"), "int8": ("int8",)}
 """The dtypes that both operands of a product can have, and the weights that this takes."""
 SEPARATE = frozenset({"nf4", "flexgen4"})

@@ -27,7 +27,7 @@ _OTHERWISE = ("modules_in_block_to_quantize", "dynamic")
 """Keys that say it in other ways."""
 
 _UNLIKE_TEXT = ("vis", "audio", "mtp", "multi_modal", "mm_")
-"""How modules begin that no builder of a text model has."""
+"""The beginnings of modules that no builder of a text model has."""
 
 
 def packing_of(config: Mapping[str, Any]) -> Packed | None:

@@ -100,7 +100,7 @@ _OF_TRAINING = (
     *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers"),
     *("optimizer", "optimizer_on", "update", "states_dtype", "states_home"),
 )
-"""What an inference would leave out without a word."""
+"""The fields that an inference would leave out without a word."""
 
 _UNSET = {field.name: field.default for field in fields(Run)}
 
@@ -361,59 +361,49 @@ def _check_mixers(config: Layered, run: Run) -> None:
     mixers = {
         name for kind in kinds for name in str(kind.get("mixer", config.mixer)).split("+")
     } - {"attention", "none"}
-    named = f"this one has {', '.join(sorted(mixers))}"
-    if run.training and mixers:
-        raise InputError(
-            f"training is built for models whose layers are of attention; {named}", where="phase"
-        )
-    if run.training and config.index_topk and not config.streams:
-        raise InputError(
+    of_attention = f"models whose layers are of attention; this one has {', '.join(sorted(mixers))}"
+    shares = any([kind.get("shares_keys") for kind in kinds])
+    beside = config.mixture_beside and (config.num_experts or shares)
+    wider = config.index_topk or (config.v_head_dim and not config.kv_lora_rank)
+    blocks, dtype = run.kv_block is not None, run.cache_dtype is not None
+    training, tensor, pipeline = run.training, run.tensor > 1, run.pipeline > 1
+    one_device = (
+        "models with several sums through their layers are built for inference on one device"
+    )
+    for where, refused, why in (
+        ("phase", training and mixers, f"training is built for {of_attention}"),
+        (
+            "phase",
+            training and config.index_topk and not config.streams,
             "training is built for models without an indexer of latents, which has a loss of its "
             "own",
-            where="phase",
-        )
-    if (
-        run.training
-        and config.mixture_beside
-        and (config.num_experts or any([kind.get("shares_keys") for kind in kinds]))
-    ):
-        raise InputError(
+        ),
+        (
+            "phase",
+            training and beside,
             "training is built for models whose layers make their own keys, and without mixtures "
             "beside an MLP",
-            where="phase",
-        )
-    if run.pipeline > 1 and (
-        config.layer_input_size or any([kind.get("shares_keys") for kind in kinds])
-    ):
-        raise InputError(
+        ),
+        (
+            "pipeline",
+            pipeline and (config.layer_input_size or shares),
             "works for models whose layers share no keys and have no inputs of their own",
-            where="pipeline",
-        )
-    for key, asked in (
-        ("phase", run.training),
-        ("tensor", run.tensor > 1),
-        ("pipeline", run.pipeline > 1),
-        ("kv_block", run.kv_block is not None),
-    ):
-        if asked and config.streams:
-            raise InputError(
-                "models with several sums through their layers are built for inference on one "
-                "device",
-                where=key,
-            )
-    for key, asked in (
-        ("tensor", run.tensor > 1),
-        ("kv_block", run.kv_block is not None),
-        ("cache_dtype", run.cache_dtype is not None),
-    ):
-        if asked and mixers:
-            raise InputError(f"works for models whose layers are of attention; {named}", where=key)
-    other = config.index_topk or (config.v_head_dim and not config.kv_lora_rank)
-    if run.kv_block is not None and other:
-        raise InputError(
+        ),
+        ("phase", training and config.streams, one_device),
+        ("tensor", tensor and config.streams, one_device),
+        ("pipeline", pipeline and config.streams, one_device),
+        ("kv_block", blocks and config.streams, one_device),
+        ("tensor", tensor and mixers, f"works for {of_attention}"),
+        ("kv_block", blocks and mixers, f"works for {of_attention}"),
+        ("cache_dtype", dtype and mixers, f"works for {of_attention}"),
+        (
+            "kv_block",
+            blocks and wider,
             "works for heads whose keys and values are equally wide, and without an indexer",
-            where="kv_block",
-        )
+        ),
+    ):
+        if refused:
+            raise InputError(why, where=where)
 
 
 def _check_positions(config: Layered) -> None:

@@ -60,7 +60,7 @@ def keys_read(config: Decoder, run: Run) -> int:
 
 
 def select_blocks(t: Tape, run: Run, q: Value, kv_heads: int) -> None:
-    """What it takes to select blocks for every query of a prompt, ``q`` [batch, heads, tokens,
+    """Emit the ops that select blocks for every query of a prompt, ``q`` [batch, heads, tokens,
     width]; nothing without blocks.
     """
     older = (

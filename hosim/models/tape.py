@@ -43,7 +43,15 @@ Learned = list[tuple[Value, Value]]
 """Parameters, each with its gradient."""
 
 
-class _OfOne(TypedDict, total=False):
+class TapedWork(TypedDict, total=False):
+    """Work and memory of an op, as :class:`hosim.graph.Op` has them.
+
+    ``accessed`` defaults to what it reads and writes, mutated tensors twice. ``computes`` is its
+    dtype; without, that of its first input if it has FLOP, else the widest that it uses. A result
+    that is the gradient of ``gradient_of``, a parameter, is of kind ``gradient``, if it is the
+    first one.
+    """
+
     flops: int
     accessed: int | None
     workspace: int
@@ -52,6 +60,17 @@ class _OfOne(TypedDict, total=False):
     kernel: str
     sizes: tuple[int, ...]
     computes: str
+
+
+class TapedOp(TapedWork, total=False):
+    """Work of an op, and what it waits for: its stream, other ops, and other stages by a message;
+    a measured duration in nanoseconds.
+    """
+
+    stream: str
+    duration_ns: int | None
+    deps: Sequence[str]
+    message: str
 
 
 class Tape:
@@ -246,61 +265,25 @@ class Tape:
         *,
         mutates: Sequence[Value] = (),
         overwrites: Sequence[Value] = (),
-        flops: int = 0,
-        accessed: int | None = None,
-        workspace: int = 0,
-        stream: str = "compute",
-        duration_ns: int | None = None,
-        gradient_of: Value | None = None,
-        result_kind: str = "activation",
-        kernel: str = "",
-        sizes: tuple[int, ...] = (),
-        deps: Sequence[str] = (),
-        computes: str = "",
-        message: str = "",
+        **more: Unpack[TapedOp],
     ) -> tuple[Value, ...]:
-        """Emit one op; returns its results, each of (shape, dtype). ``kernel`` and ``sizes`` are
-        those of :class:`hosim.graph.Op`.
+        """Emit one op; returns its results, each of (shape, dtype).
 
-        Its dtype is ``computes``; without, that of its first input if it has FLOP, else the widest
-        that it uses.
-
-        ``accessed`` defaults to what it reads and writes, mutated tensors twice. ``overwrites`` are
-        tensors made before that it writes unread. A result that is the gradient of a parameter is
-        of kind
-        ``gradient``, if it is the first one.
+        ``overwrites`` are tensors made before that it writes unread.
         """
         if self._phase == BACKWARD and self._makers_again:
             inputs = [self._made_again(v) for v in inputs]
+        flops = more.get("flops", 0)
         keeps = self._keeps if flops or kind in COLLECTIVE_KINDS else None
         if keeps is not None and self._phase == RECOMPUTE:
             stands = keeps.popleft()
             if stands is not None:
-                has_node = any([v.node for v in inputs])
-                return tuple(
-                    [replace(value, node=self._node() if has_node else 0) for value in stands]
-                )
+                node = any([v.node for v in inputs])
+                return tuple([replace(v, node=self._node() if node else 0) for v in stands])
             keeps = None
         name = self._unique(label)
-        learned = (
-            gradient_of is not None
-            and gradient_of.node in self.parameters
-            and gradient_of.node not in self._gradients
-        )
-        has_node = self._notes is not None and any([v.node for v in inputs])
-        made = []
-        for i, (shape, dtype) in enumerate(results):
-            value = Value(
-                name if len(results) == 1 else f"{name}.{i}",
-                shape,
-                dtype,
-                self._node() if has_node else 0,
-            )
-            self.builder.tensor(value.tensor, value.size, "gradient" if learned else result_kind)
-            self._maker[value.tensor] = name
-            if learned:
-                self._own.add(value.tensor)
-            made.append(value)
+        made = self._results(name, inputs, results, more)
+        accessed = more.get("accessed")
         if accessed is None:
             accessed = (
                 sum([v.size for v in inputs])
@@ -308,33 +291,59 @@ class Tape:
                 + 2 * sum([v.size for v in mutates])
             )
         written = {name for v in mutates for name in v.tensors}
+        read = dict.fromkeys(name for v in inputs for name in v.tensors if name not in written)
         involved = inputs[:1] if flops else (*inputs, *mutates, *made)
+        stream = self._processor or more.get("stream", "compute")
+        duration_ns = more.get("duration_ns")
         self.builder.op(
             name,
             kind,
-            inputs=list(
-                dict.fromkeys(name for v in inputs for name in v.tensors if name not in written)
-            ),
+            inputs=list(read),
             outputs=[name for v in (*made, *overwrites) for name in v.tensors],
             mutates=list(dict.fromkeys(name for v in mutates for name in v.tensors)),
             flops=flops,
             bytes_accessed=accessed,
-            dtype=computes
+            dtype=more.get("computes")
             or max([v.dtype for v in involved], key=_WIDTH.__getitem__, default="bf16"),
-            workspace_bytes=workspace,
-            stream=self._processor or stream,
+            workspace_bytes=more.get("workspace", 0),
+            stream=stream,
             duration_ns=duration_ns,
-            kernel="" if self._processor else kernel,
-            sizes=() if self._processor else sizes,
-            deps=deps,
+            kernel="" if self._processor else more.get("kernel", ""),
+            sizes=() if self._processor else more.get("sizes", ()),
+            deps=more.get("deps", ()),
             processor=self._processor,
             also_on={self._also_on: duration_ns} if self._also_on else None,
-            message=message,
+            message=more.get("message", ""),
         )
-        self.last_ops[self._processor or stream] = name
+        self.last_ops[stream] = name
         if keeps is not None:
             keeps.append(tuple(made) if kind != "matmul" or next(self._keeps_next) else None)
         return tuple(made)
+
+    def _results(
+        self,
+        op: str,
+        inputs: Sequence[Value],
+        results: Sequence[tuple[tuple[int, ...], str]],
+        more: TapedOp,
+    ) -> list[Value]:
+        """The tensors that an op makes, each of (shape, dtype), whose first gradients of parameters
+        are of that kind.
+        """
+        of = more.get("gradient_of")
+        learned = of is not None and of.node in self.parameters and of.node not in self._gradients
+        kind = "gradient" if learned else more.get("result_kind", "activation")
+        has_node = self._notes is not None and any([v.node for v in inputs])
+        made = []
+        for i, (shape, dtype) in enumerate(results):
+            name = op if len(results) == 1 else f"{op}.{i}"
+            value = Value(name, shape, dtype, self._node() if has_node else 0)
+            self.builder.tensor(value.tensor, value.size, kind)
+            self._maker[value.tensor] = op
+            if learned:
+                self._own.add(value.tensor)
+            made.append(value)
+        return made
 
     def op(
         self,
@@ -343,7 +352,7 @@ class Tape:
         inputs: Sequence[Value],
         shape: tuple[int, ...],
         dtype: str | None = None,
-        **more: Unpack[_OfOne],
+        **more: Unpack[TapedWork],
     ) -> Value:
         """Emit one op of one result; its dtype is the first input's unless given."""
         return self.ops(label, kind, inputs, [(shape, dtype or inputs[0].dtype)], **more)[0]

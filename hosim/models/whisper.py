@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hosim.models.attention import attention
+from hosim.models.attention import AttentionKernel, attention
 from hosim.models.config import Run, first_layers
 from hosim.models.dense import dense, gelu, looked_up, mlp, normed
 from hosim.models.functions import add, cross_entropy, dropout, linear
@@ -196,5 +196,5 @@ def _attended(
 ) -> Value:
     batch, tokens, hidden = x.shape
     q = dense(t, run, "q_proj", x, hidden).view(batch, heads, tokens, hidden // heads)
-    y = attention(t, q, k, v, causal=causal or tokens == 1)
+    y = attention(t, q, k, v, AttentionKernel(causal=causal or tokens == 1))
     return dense(t, run, "out_proj", y.view(batch, tokens, hidden), hidden)

@@ -1,4 +1,4 @@
-"""What can be asked, declared once: options of commands, keywords of functions, keys of cases."""
+"""The options of questions, declared once: of commands, keywords of functions, keys of cases."""
 
 from typing import TYPE_CHECKING
 

@@ -18,11 +18,11 @@ from hosim.options.shared import OPTIONS
 F = TypeVar("F", bound=Callable[..., Any])
 
 _WIDTH = 92
-"""How wide the entries of docstrings are."""
+"""The width of entries of docstrings, in columns."""
 
 
 def keywords(*options: Option) -> Callable[[F], F]:
-    """Of a function with ``**options``: these are its keywords, each checked, or its default.
+    """Decorate a function with ``**options``: these are its keywords, each checked, or its default.
 
     Signature and docstring have them. The docstring leaves out what a parameter is that is one of
     :data:`OPTIONS`.

@@ -60,7 +60,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """How the shell spells it in a sentence."""
+        """The name at the shell, for sentences."""
         if self.argument:
             return (self.metavar or self.name).removesuffix("...")
         return self.flags[0] if self.flags else "--" + self.name.replace("_", "-")
@@ -150,14 +150,14 @@ def check_known(what: str, name: str, known: Iterable[str], argument: str) -> No
 
 
 class Given(SimpleNamespace):
-    """What has been asked, by the names of options."""
+    """The values that are asked for, by the names of options."""
 
 
 Options = tuple[Option, ...]
 
 
 def is_given(option: Option, value: Any) -> bool:
-    """Whether an option has another value than if it were left out."""
+    """True if an option has another value than its default."""
     return value is not option.default and (
         type(value) is not type(option.default) or value != option.default
     )

@@ -12,7 +12,7 @@ from hosim.data.draws import FEW_DRAWS
 from hosim.options.option import REQUIRED, Option, Options
 
 RESERVED = "reserved"
-"""What ``plan_against`` says of a budget for all that the allocator holds."""
+"""The value of ``plan_against`` with which the budget bounds all that the allocator holds."""
 
 _SEVERAL = "several searches are made against reserved bytes, and this ends one; leave it out"
 _ENDS = {"plan_against": _SEVERAL}
@@ -427,7 +427,7 @@ OPTIONS: Mapping[str, Option] = _table(
         about="A Dask cluster that computes instead: its address, or a client.",
     ),
 )
-"""By their names."""
+"""Options by name."""
 
 
 def declared(names: str, *own: Option, **defaults: Any) -> Options:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         summary,
         to_dict,
     )
-    from hosim.report.offload_verdicts import no_offload_sentence
     from hosim.report.page_of_validation import validation_page
     from hosim.report.page_parts import (
         cards,
@@ -29,7 +28,12 @@ if TYPE_CHECKING:
         table,
         verdict,
     )
-    from hosim.report.result_pages import answer_parts, comparison_page, html_of, replay_page
+    from hosim.report.result_pages import (
+        answer_parts,
+        comparison_page,
+        html_of,
+        replay_page,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -37,7 +41,6 @@ else:
             "atlas_page": "atlas_page atlas_table",
             "cells": "cell html",
             "explanation": "PlanExplanation explanation explanation_lines summary to_dict",
-            "offload_verdicts": "no_offload_sentence",
             "page_of_validation": "validation_page",
             "page_parts": "cards folded heading lines page paragraph picture table verdict",
             "result_pages": "answer_parts comparison_page html_of replay_page",
@@ -47,6 +50,6 @@ else:
 __all__ = [
     "PlanExplanation", "answer_parts", "atlas_page", "atlas_table", "cards", "cell",
     "comparison_page", "explanation", "explanation_lines", "folded", "heading", "html", "html_of",
-    "lines", "no_offload_sentence", "page", "paragraph", "picture", "replay_page", "summary",
-    "table", "to_dict", "validation_page", "verdict",
+    "lines", "page", "paragraph", "picture", "replay_page", "summary", "table", "to_dict",
+    "validation_page", "verdict",
 ]  # fmt: skip

@@ -9,8 +9,7 @@ from rich.console import Group, RenderableType
 
 from hosim.report import page_parts as page
 from hosim.report.drawn import time_unit
-from hosim.report.of_replays import NOTHING
-from hosim.report.printing import and_more, open_table
+from hosim.report.printing import NOTHING, and_more, open_table
 from hosim.units import human_in, human_size, human_time
 
 _ROWS = 15

@@ -22,15 +22,8 @@ from hosim.policies import policy_names as names
 from hosim.report import page_parts as page
 from hosim.report.drawn import replay_figure
 from hosim.report.listed import machine, memory_fit, policies, workload
-from hosim.report.of_replays import (
-    NOTHING,
-    channels,
-    composition,
-    failures,
-    replay,
-    time_or_nothing,
-)
-from hosim.report.printing import open_table, paragraph
+from hosim.report.of_replays import channels, composition, failures, replay
+from hosim.report.printing import NOTHING, open_table, paragraph, time_or_nothing
 from hosim.report.result_pages import html_of
 from hosim.result import STALL_CAUSES, Result
 from hosim.units import human_size
@@ -44,7 +37,7 @@ _STYLES = (
 a tag.
 """
 _FOLDS = re.compile(r' (class="fold\d+" style="[^"]*"|data-of="[^"]*")')
-"""What tells a page's style sheet how to show a table in a narrow window."""
+"""Attributes by which a page's style sheet shows a table in a narrow window."""
 
 
 def cell(of: object) -> str:

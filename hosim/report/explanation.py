@@ -23,13 +23,21 @@ from hosim.planner.hyperoffload.explanations import (
     Explanation,
     Line,
     ObservedTransfer,
+    Region,
     signed_time,
 )
 from hosim.report.answers import Answer, answered
 from hosim.report.listed import origin_lines
-from hosim.report.of_replays import NOTHING, channels, time_or_nothing, transfers
-from hosim.report.printing import and_more, lines_of, open_table, paragraph
-from hosim.result import STALL_CAUSES
+from hosim.report.of_replays import channels, transfers
+from hosim.report.printing import (
+    NOTHING,
+    and_more,
+    lines_of,
+    open_table,
+    paragraph,
+    time_or_nothing,
+)
+from hosim.result import STALL_CAUSES, Stall
 from hosim.units import human_size, human_time
 
 FORMAT = "hosim.explanation/2"
@@ -141,7 +149,7 @@ def summary(explained: Explanation) -> RenderableType:
 
 
 def _shown(line: Line) -> tuple[str, ...]:
-    """What the summary has of a gap."""
+    """The cells of a gap in the summary."""
     size, *_, score = _figures(line)
     return REASONS[line.reason], size, score, time_or_nothing(line.exposed_ns)
 
@@ -175,9 +183,8 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
         "area",
         "held by plan",
         left=2,
+        wraps=("from op", "to op"),
     )
-    for column in table.columns[:2]:
-        column.no_wrap, column.overflow = False, "fold"
     for region in sorted(explained.regions, key=lambda r: (-r.over_byte_ns, r.first))[:top]:
         table.add_row(
             graph.ops[region.first].name,
@@ -303,8 +310,8 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
     """One row a wait, the longest first."""
     if not explained.waits:
         return paragraph("Waits: none.", space=True)
-    table = open_table("Waits", "op", "cause", "from", "for", left=2)
-    table.add_column("transfer")
+    names = "op", "cause", "from", "for", "transfer"
+    table = open_table("Waits", *names, left=2, prose=names[-1:])
     graph = explained.plan.graph
     for wait in sorted(explained.waits, key=lambda w: (w.start_ns - w.end_ns, w.start_ns, w.op))[
         :top
@@ -370,33 +377,11 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         "reasons": dict(
             sorted(Counter(line.reason for line in explained.lines).items(), key=_most_first)
         ),
-        "regions": [
-            {
-                "first": ops[region.first].name,
-                "last": ops[region.last].name,
-                "ops": region.last - region.first + 1,
-                "over_ns": region.over_ns,
-                "over_bytes": region.over_bytes,
-                "over_byte_ns": region.over_byte_ns,
-                "held_bytes": region.held_bytes,
-            }
-            for region in explained.regions[:top]
-        ],
+        "regions": [_region_dict(explained, region) for region in explained.regions[:top]],
         "tensors": [_line_dict(explained, line) for line in explained.lines[:top]],
         "transfers": [_copy_dict(explained, copy) for copy in explained.copies[:top]],
         "notes": list(explained.notes),
-        "waits": [
-            {
-                "op": ops[wait.op].name,
-                "cause": wait.cause,
-                "start_ns": wait.start_ns,
-                "end_ns": wait.end_ns,
-                "transfer": _of(explained, explained.copies[wait.transfer])
-                if wait.transfer is not None
-                else None,
-            }
-            for wait in explained.waits[:top]
-        ],
+        "waits": [_wait_dict(explained, wait) for wait in explained.waits[:top]],
         "channels": {
             name: {
                 **{key: value for key, value in asdict(channel).items() if key != "utilization"},
@@ -404,6 +389,31 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
             }
             for name, channel in result.channels.items()
         },
+    }
+
+
+def _region_dict(explained: Explanation, region: Region) -> dict[str, Any]:
+    ops = explained.plan.graph.ops
+    return {
+        "first": ops[region.first].name,
+        "last": ops[region.last].name,
+        "ops": region.last - region.first + 1,
+        "over_ns": region.over_ns,
+        "over_bytes": region.over_bytes,
+        "over_byte_ns": region.over_byte_ns,
+        "held_bytes": region.held_bytes,
+    }
+
+
+def _wait_dict(explained: Explanation, wait: Stall) -> dict[str, Any]:
+    return {
+        "op": explained.plan.graph.ops[wait.op].name,
+        "cause": wait.cause,
+        "start_ns": wait.start_ns,
+        "end_ns": wait.end_ns,
+        "transfer": None
+        if wait.transfer is None
+        else _of(explained, explained.copies[wait.transfer]),
     }
 
 

@@ -24,7 +24,7 @@ text that wraps so many count.
 """
 
 _ANY = 23
-"""What needs no more rem than this fits every window."""
+"""Tables that need no more rem than this fit every window."""
 
 _BLOCKS = """
 table.FOLD thead { display: none }

@@ -99,7 +99,7 @@ def _folded_tables(tables: Sequence[RenderableType]) -> str:
 
 
 def _uncertainty(result: Result) -> Iterator[str]:
-    """Where the uncertainty of a makespan is from, as a bar; nothing where all is measured."""
+    """The sources of the uncertainty of a makespan, as a bar; nothing if all is measured."""
     drawn = result.drawn
     if drawn is not None and drawn.sources:
         yield page.heading(f"What the uncertainty of {result.policy} is from")

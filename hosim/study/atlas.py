@@ -1,4 +1,4 @@
-"""Which model runs on which card: a token of each model at each length of context, with everything
+"""The models that run on each card: a token of each model at each length of context, with everything
 in the card's memory, with weights below it, and with experts computed where they lie.
 """
 
@@ -51,7 +51,7 @@ class AtlasCell:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits with everything in the card's memory."""
+        """True if it fits with everything in the card's memory."""
         return self.needed_bytes <= self.capacity_bytes
 
     @property

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _NAMED = 3
-"""How many tensors to name before "and ... more"."""
+"""The number of tensors to name before "and ... more"."""
 DRAIN = "drain"
 """The cause of the wait of the main stream after its last op (docs/contract.md, rule 8)."""
 _FASTER = 10
@@ -245,6 +245,34 @@ class _View:
             bandwidth_bytes_per_s=needed,
         )
 
+    def _issued_earlier(self, x: Transfer, late: int) -> list[str]:
+        """The op that would have to end earlier, or the place of a transfer's issue so much
+        earlier; none where that would not be enough.
+        """
+        earlier, made = x.issue_ns - late, self._maker(x)
+        if made is not None and earlier < self.timeline.op_end_ns[made]:
+            op = self.graph.ops[made]
+            return [
+                f"{op.name} of stream {op.stream}, which writes {self._name(x.tensor)}, ending "
+                "earlier"
+            ]
+        if earlier < 0 or self.traffic.beside(x, earlier, x.issue_ns):
+            return []
+        after = bisect_left(self.ended_at, earlier + 1)
+        place = (
+            f"at the end of {self.graph.ops[self.ended[after - 1]].name}" if after else "at time 0"
+        )
+        lacking = self._lacking(x, earlier)
+        room = (
+            f", with {human_size(lacking)} more of {self.destination[x.channel]}"
+            if lacking > 0
+            else ""
+        )
+        return [
+            f"{self._name(x.tensor)} issued {human_time(late)} earlier, {place} or before{room}: "
+            f"{x.channel} was idle"
+        ]
+
     def _remedy(
         self,
         x: Transfer,
@@ -256,11 +284,8 @@ class _View:
         """Return the remedy by which a transfer would have ended earlier by a whole stall: the
         first of these that is enough, and more bandwidth.
         """
-        name, late, tier = (
-            self._name(x.tensor),
-            stall.stall_ns,
-            tier_of(self.graph.ops[stall.op], self.hardware),
-        )
+        name, late = self._name(x.tensor), stall.stall_ns
+        tier = tier_of(self.graph.ops[stall.op], self.hardware)
         held_back = x.start_ns - x.issue_ns - occupied_ns
         ways = []
         if occupied_ns >= late:
@@ -272,30 +297,7 @@ class _View:
             ways.append(
                 f"room for it, or a copy to read, {human_time(late)} earlier: {x.channel} was idle"
             )
-        earlier = x.issue_ns - late
-        made = self._maker(x)
-        if not ways and made is not None and earlier < self.timeline.op_end_ns[made]:
-            ways.append(
-                f"{self.graph.ops[made].name} of stream {self.graph.ops[made].stream}, which "
-                f"writes {name}, ending earlier"
-            )
-        elif not ways and earlier >= 0 and not self.traffic.beside(x, earlier, x.issue_ns):
-            after = bisect_left(self.ended_at, earlier + 1)
-            place = (
-                f"at the end of {self.graph.ops[self.ended[after - 1]].name}"
-                if after
-                else "at time 0"
-            )
-            lacking = self._lacking(x, earlier)
-            room = (
-                f", with {human_size(lacking)} more of {self.destination[x.channel]}"
-                if lacking > 0
-                else ""
-            )
-            ways.append(
-                f"{name} issued {human_time(late)} earlier, {place} or before{room}: {x.channel} "
-                "was idle"
-            )
+        ways = ways or self._issued_earlier(x, late)
         if x.contention_ns >= late:
             ways.append(
                 f"no other traffic on what {x.channel} shares: that cost it "

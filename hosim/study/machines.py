@@ -104,7 +104,7 @@ class Machines:
         return ". ".join(["; ".join(said), *verdicts, *self._cheapest()])
 
     def _cheapest(self) -> list[str]:
-        """Which line costs least a token, or a step, where machines have a price."""
+        """The line that costs least a token, or a step, if machines have a price."""
         column, unit = "cost_per_million_tokens", "1M tokens"
         costs = dict(zip(self.names, self.rows, strict=True))
         if all([row.get(column) is None for row in costs.values()]):
@@ -115,7 +115,7 @@ class Machines:
 
     @property
     def names(self) -> list[str]:
-        """What each line is called: its machine, and its policy where there are several."""
+        """The name of each line: its machine, and its policy if there are several."""
         return [_name(self, line) for line in self.lines]
 
     @property

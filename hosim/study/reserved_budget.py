@@ -34,9 +34,9 @@ Make = Callable[[Graph, Hardware, PolicyChoice, int], Plan]
 _SHARES = (1.0, 0.99, 0.97, 0.93, 0.85, 0.69, 0.37)
 """Shares of the budget that a policy gets in turn; each step down is twice as large as the last."""
 _SLOWED = 2
-"""How many more shares to try after one whose plan fits but waits for a free block."""
+"""The number of shares to try after one whose plan fits but waits for a free block."""
 _HALVINGS = 2
-"""How many shares to try between the largest that fits and the one above it."""
+"""The number of shares to try between the largest that fits and the one above it."""
 _JUDGED = (1.0, 0.99, 0.97, 0.95, 0.93, 0.9, 0.85)
 """Shares for which hosim's planner judges plans by the allocator."""
 

@@ -230,6 +230,29 @@ def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
     )
 
 
+def _times_of(
+    trace: KinetoTrace, exact: Sequence[int | None], model: ModelledOps | None
+) -> list[_OpTime]:
+    """The predicted times of ops: of works of a model that of what was looked up, if all of it is
+    known; without a model what was looked up.
+    """
+    if model is None:
+        return [
+            _OpTime(op.name, (i,), op.duration_ns, exact[i] or 0, "exact")
+            for i, op in enumerate(trace.ops)
+            if not is_transfer(op) and exact[i] is not None
+        ]
+    times = []
+    for one in model.works:
+        own = [exact[i] for i in one.work.ops if trace.ops[i].kind == "kernel"]
+        known = [time for time in own if time is not None]
+        looked_up = bool(own) and len(known) == len(own)
+        predicted, level = (sum(known), "exact") if looked_up else (one.predicted_ns, one.level)
+        name = f"{one.work.kind} {one.work.dtype}"
+        times.append(_OpTime(name, one.work.ops, one.work.time_ns, predicted, level))
+    return times
+
+
 def predict_trace(
     trace: KinetoTrace, learned: Learned, model: ModelledOps | None = None
 ) -> HeldOut:
@@ -240,28 +263,8 @@ def predict_trace(
     counts = (0, found.count) if found.count > 1 else None
     keys = keys_of(trace, found.starts_ns)
     exact = [_looked_up(op, keys[i], learned.op_times) for i, op in enumerate(trace.ops)]
-    times: list[_OpTime] = []
-    placed: set[int] = set()
-    for one in model.works if model else ():
-        own = [exact[i] for i in one.work.ops if trace.ops[i].kind == "kernel"]
-        known = [time for time in own if time is not None]
-        looked_up = bool(own) and len(known) == len(own)
-        level = "exact" if looked_up else one.level
-        name = f"{one.work.kind} {one.work.dtype}"
-        times.append(
-            _OpTime(
-                name,
-                one.work.ops,
-                one.work.time_ns,
-                sum(known) if looked_up else one.predicted_ns,
-                level,
-            )
-        )
-        placed.update(one.work.ops)
-    for i, op in enumerate(trace.ops):
-        if model is None and not is_transfer(op) and exact[i] is not None:
-            times.append(_OpTime(op.name, (i,), op.duration_ns, exact[i] or 0, "exact"))
-            placed.add(i)
+    times = _times_of(trace, exact, model)
+    placed = {i for one in times for i in one.places}
     missing = [model.without_data] if model is not None and model.without_data else []
     total = model.total if model is not None else None
     left = [i for i, op in enumerate(trace.ops) if not is_transfer(op) and i not in placed]
@@ -356,6 +359,34 @@ def _within(trace: KinetoTrace, share: float) -> HeldOut:
     )
 
 
+class _Copied:
+    """Transfers predicted so far: measured and predicted times by way, and how many are like none
+    that was learned.
+    """
+
+    def __init__(self, learned: Learned) -> None:
+        self._learned = learned
+        self.by_way: defaultdict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
+        self.strange = 0
+
+    def predict(self, op: DeviceOp) -> int:
+        """The nanoseconds of a transfer; of one like none that was learned those of any way of its
+        direction.
+        """
+        ways = self._learned.ways
+        for copy in copies_of([op]):
+            way = ways.get(copy.way)
+            if way is None:
+                break
+            key = copy.way, copy.size_bytes
+            time: float = self._learned.copies.get(key, way.predict(copy.size_bytes))
+            self.by_way[way.direction, way.memory].append((op.duration_ns, time))
+            return round(time)
+        self.strange += 1
+        way = next((w for (direction, _), w in ways.items() if direction == op.direction), None)
+        return round(way.predict(op.size_bytes or 0)) if way is not None else 0
+
+
 def _predict(
     trace: KinetoTrace,
     found: Repetitions,
@@ -372,38 +403,22 @@ def _predict(
     durations = [op.duration_ns for op in trace.ops]
     tick = clock_tick(durations)
     levels: Counter[str] = Counter()
-    by_way: defaultdict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
     ops: list[tuple[str, int, int]] = []
-    strange = 0
+    copied = _Copied(learned)
     for i in chosen:
         op = trace.ops[i]
-        if not is_transfer(op) and times is not None:
-            continue
-        if not is_transfer(op):
+        if is_transfer(op):
+            durations[i] = copied.predict(op)
+        elif times is None:
             durations[i], level = learned.op_times.predict(op, keys[i])
             levels[level] += 1
             ops.append((op.name, op.duration_ns, durations[i]))
-            continue
-        copy = copies_of([op])
-        way = learned.ways.get(copy[0].way) if copy else None
-        if way is not None:
-            time: float = learned.copies.get(
-                (copy[0].way, copy[0].size_bytes), way.predict(copy[0].size_bytes)
-            )
-            by_way[way.direction, way.memory].append((op.duration_ns, time))
-        else:
-            strange += 1
-            way = next(
-                (w for (direction, _), w in learned.ways.items() if direction == op.direction), None
-            )
-            time = way.predict(op.size_bytes or 0) if way is not None else 0
-        durations[i] = round(time)
     for one in times or ():
         levels[one.level] += 1
         ops.append((one.name, one.measured_ns, one.predicted_ns))
         for i in one.places:
             durations[i] = one.predicted_ns // len(one.places)
-    pairs = [pair for listed in by_way.values() for pair in listed]
+    pairs = [pair for listed in copied.by_way.values() for pair in listed]
     measured = predicted = None
     if not missing and makespan:
         measured, predicted, missing = _makespan(trace, learned, set(chosen), durations)
@@ -411,7 +426,7 @@ def _predict(
         missing = (
             *missing,
             "transfers: the held-out part has none"
-            if not strange
+            if not copied.strange
             else "transfers: none like these was learned",
         )
     return HeldOut(
@@ -422,8 +437,8 @@ def _predict(
         _spread([(m, p) for _, m, p in ops], tick),
         {level: levels[level] for level in (*LEVELS, *MODEL_LEVELS) if levels[level]},
         _spread(pairs, tick),
-        {way: _spread(listed, tick) for way, listed in sorted(by_way.items())},
-        strange,
+        {way: _spread(listed, tick) for way, listed in sorted(copied.by_way.items())},
+        copied.strange,
         measured,
         predicted,
         iterations[1] * learned.period_ns

@@ -21,13 +21,13 @@ from hosim.validate.op_costs import OpWork, efficiency_of, graph_of, is_transfer
 
 _NINE_IN_TEN = 1.645
 _COMMON_SPREAD = 0.12
-"""By so much all ops of another model may be off together."""
+"""The share by which all ops of another model may be off together."""
 MOST_UNKNOWN = 0.2
 """If more of the kernels than this share cannot be predicted, there is no total."""
 _TOLD = 0.01
 """The least share of the time of a kind that is named."""
 MODEL_LEVELS = ("exact", "fitted", "alike", "assumed")
-"""Where a predicted time is from: the same op was recorded; its class or kind was; a kind that is
+"""The sources of a predicted time: the same op was recorded; its class or kind was; a kind that is
 alike was; none was.
 """
 

@@ -159,7 +159,7 @@ def _matched(structures: Sequence[Structure]) -> Sequence[Mapping[int, int]]:
 
 
 def _unnumbered(trace: KinetoTrace) -> Mapping[str, bool]:
-    """By process group whether a collective of it has no number."""
+    """The process groups, each with whether a collective of it has no number."""
     groups: dict[str, bool] = {}
     for op in trace.ops:
         if op.collective is not None:

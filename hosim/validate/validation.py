@@ -28,8 +28,6 @@ from hosim.validate.snapshots import (
     replay_memory,
 )
 
-__all__ = ["Validation", "beside", "read_trace", "validate", "validation_to_dict"]
-
 FORMAT = "hosim.validation/1"
 _LISTED = 10
 

@@ -19,7 +19,7 @@ from hosim.engine import resident_step
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import comparison_from_dict, comparison_to_dict
-from hosim.report import no_offload_sentence
+from hosim.report.answers import no_offload_sentence
 from hosim.report.of_replays import strongest
 from hosim.result import Result
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from hosim.cli import main
 from hosim.cli.commands import SECTIONS
-from hosim.cli.examples import EXAMPLES
+from hosim.cli.main import EXAMPLES
 from hosim.cli.progress import progress
 from hosim.cli.terminal import NORMAL
 from hosim.extensions import added
@@ -216,7 +216,7 @@ def test_a_log_gets_lines_until_the_work_has_ended(
     )  # another test may have asked for more
     monkeypatch.setattr("hosim.cli.progress.time.monotonic", lambda: 7.0)
     monkeypatch.setattr(
-        "hosim.api.repeats.repeated", lambda do, every_s: nullcontext(written.append(do))
+        "hosim.api.cell_progress.repeated", lambda do, every_s: nullcontext(written.append(do))
     )
     written: list[Callable[[], None]] = []
     with progress("a") as tell:

@@ -17,7 +17,7 @@ from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.models import ListedModel
-from hosim.report import of_replays
+from hosim.report import of_replays, printing
 from hosim.report.listed import machine, machines, models, policies, workload, workloads
 from hosim.report.printing import open_table
 from hosim.result import AllocatorFigures, AllocatorState, ChannelFigures, Result, StreamFigures
@@ -462,7 +462,7 @@ def test_percentages_and_multiples() -> None:
         (999, 10**6),
         (1, 0),
     ]
-    assert [of_replays.percent(*case) for case in cases] == [
+    assert [printing.percent(*case) for case in cases] == [
         "99 %",
         ">99 %",
         ">99 %",
@@ -473,16 +473,16 @@ def test_percentages_and_multiples() -> None:
         "<0.1 %",
         "0 %",
     ]
-    assert [of_replays.above(value, 100) for value in (199, 200, 205)] == [
+    assert [printing.above(value, 100) for value in (199, 200, 205)] == [
         "+99 %",
         "2.00x",
         "2.05x",
     ]
     assert (
-        of_replays.above(5, 0),
-        of_replays.time_or_nothing(0),
-        of_replays.time_or_nothing(None),
-        of_replays.time_or_nothing(1),
+        printing.above(5, 0),
+        printing.time_or_nothing(0),
+        printing.time_or_nothing(None),
+        printing.time_or_nothing(1),
     ) == (
         "-",
         "-",

@@ -14,7 +14,7 @@ from rendered import lines, table
 from hosim.graph import GraphBuilder, Tensor
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
-from hosim.report import of_studies
+from hosim.report import of_studies, printing
 from hosim.report.listed import devices
 from hosim.report.of_studies import predictions, robustness, to_dict
 from hosim.result import DeviceFigures, Result, Spread
@@ -648,16 +648,16 @@ def test_a_listing() -> None:
         {"op_name": None},
     ]
     columns = ("op_name", "peak_bytes", "rate_bytes_per_s", "time_ns", "count", "fits")
-    assert lines(of_studies.listing("Found", rows, columns)) == table("""
+    assert lines(printing.table_of("Found", columns, rows)) == table("""
         Found
          op name      peak       rate     time  count  fits
          ──────────────────────────────────────────────────
          f[0]     2.00 KiB  1.00 GB/s  1.50 us  1,234  True
          -               -          -        -      -     -
     """)
-    shown = of_studies.listing("Found", rows, columns, left=2)
+    shown = printing.table_of("Found", columns, rows, left=2)
     assert [column.justify for column in shown.columns] == ["left"] * 2 + ["right"] * 4
-    assert [of_studies.cell("peak_bytes", value) for value in (None, 0, 1.5, "[red]x")] == [
+    assert [printing.cell("peak_bytes", value) for value in (None, 0, 1.5, "[red]x")] == [
         "-",
         "0 B",
         "1.5",

@@ -6,8 +6,11 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.formats.bridges.hyper_parallel_planner import HosimPlanner, document_of
-    from hosim.formats.bridges.llama_cpp_lines import command_line
-    from hosim.formats.bridges.llama_cpp_options import exported, options_of
+    from hosim.formats.bridges.llama_cpp_options import (
+        command_line,
+        exported,
+        options_of,
+    )
     from hosim.formats.bridges.mindspore_search import (
         STRATEGIES,
         Setting,
@@ -16,8 +19,8 @@ if TYPE_CHECKING:
         environment,
         export_to_dict,
         search,
+        shell,
     )
-    from hosim.formats.bridges.mindspore_settings import shell
     from hosim.formats.bridges.residency_schedule import (
         Action,
         Planned,
@@ -30,11 +33,9 @@ else:
         __name__,
         {
             "hyper_parallel_planner": "HosimPlanner document_of",
-            "llama_cpp_lines": "command_line",
-            "llama_cpp_options": "exported options_of",
-            "mindspore_search": "STRATEGIES Setting Tried auto_offload environment export_to_dict "
-            "search",
-            "mindspore_settings": "shell",
+            "llama_cpp_options": "command_line exported options_of",
+            "mindspore_search": "STRATEGIES Setting Tried auto_offload environment export_to_dict search "
+            "shell",
             "residency_schedule": "Action Planned hardware_of plan_of plan_trace",
         },
     )

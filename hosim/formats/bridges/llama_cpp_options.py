@@ -10,6 +10,7 @@ that has more bytes. How far the options are from the plan a replay says, of the
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,44 @@ from hosim.engine import replay
 from hosim.errors import HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.models import gguf_names
-from hosim.plain_text import counted
+from hosim.plain_text import counted, printable
 from hosim.policies import policy_named
 from hosim.policies.own import layer_of_ops, layers_with_experts
 from hosim.result import Result
-from hosim.units import human_size
+from hosim.units import human_percent, human_size, human_time
+
+
+def command_line(data: Mapping[str, Any]) -> str:
+    """The line of what ``hosim export --llama-cpp --json`` prints, under comments that say how far
+    it is from the plan.
+    """
+    ours, theirs = data["of_plan"], data["of_options"]
+    comments = [
+        f"{data['workload']} on {data['hardware']} within {human_size(data['budget_bytes'])}",
+        f"plan of {data['policy']}: makespan {human_time(ours['makespan_ns'])}, peak "
+        f"{human_size(ours['peak_bytes'])}",
+    ]
+    if theirs is not None:
+        share = (
+            f" ({human_percent(theirs['makespan_ns'] / ours['makespan_ns'] - 1, signed=True)})"
+            if ours["makespan_ns"]
+            else ""
+        )
+        comments.append(
+            f"with these options: makespan {human_time(theirs['makespan_ns'])}{share}, peak "
+            f"{human_size(theirs['peak_bytes'])}"
+        )
+    comments += [f"not said: {line}" for line in data["unsaid"]]
+    words = ["llama-server", "-m", "MODEL.gguf"]
+    if data["context"] is not None:
+        words += ["-c", str(data["context"])]
+    words += ["-ngl", str(data["n_gpu_layers"])]
+    if data["n_cpu_moe"]:
+        words += ["--n-cpu-moe", str(data["n_cpu_moe"])]
+    if data["override_tensor"]:
+        words += ["-ot", ",".join(data["override_tensor"])]
+    return "\n".join([*(f"# {printable(text)}" for text in comments), shlex.join(words)]) + "\n"
+
 
 _WEIGHTS = frozenset({"parameter", "expert"})
 _NAMED = re.compile(r"blk\.(\d+)\.(.+)")

@@ -41,7 +41,7 @@ default.
 _AMPLE = 10**18
 _OURS, _OTHERS = "hyperoffload", ("longest_gap", "g10", "memory_peak")
 AHEAD = f"a schedule needs a policy that plans ahead and keeps the order, such as {_OURS}"
-"""What a policy has to be."""
+"""The error for any other policy."""
 
 
 @dataclass(frozen=True, slots=True)

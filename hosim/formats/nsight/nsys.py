@@ -38,8 +38,6 @@ from hosim.importers.recordings import (
 )
 from hosim.limits import Budget
 
-__all__ = ["read_nsys"]
-
 _KERNEL, _COPY, _MEMSET, _CALLS = (
     f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME")
 )
@@ -259,7 +257,7 @@ class _Export:
         return syncs
 
     def _event_records(self) -> Mapping[tuple[object, object], Sequence[tuple[int, int, object]]]:
-        """By context and event, the calls that recorded it: correlation, stream, and number of the
+        """The calls that recorded each event, by context and event: correlation, stream, and number of the
         record (None in older schemas).
         """
         records: defaultdict[tuple[object, object], list[tuple[int, int, object]]] = defaultdict(

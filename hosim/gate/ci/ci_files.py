@@ -9,13 +9,51 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-from hosim.gate.cases import Suite
-from hosim.gate.ci.requirement import with_extras
+from hosim.errors import InputError
+from hosim.files import write_bytes
+from hosim.gate.cases import FILES, Suite, load_suite
 from hosim.gate.reports import COMMENT
+
+_NAMED = re.compile(r"\s*hosim\s*(\[(?P<extras>[^\]]*)\])?\s*(?P<rest>(@|[=<>~!]).*)?", re.DOTALL)
+
+
+def installed_from() -> str:
+    """The requirement by which this hosim was installed (PEP 610): a release, or a URL. For one that
+    is installed from a folder, which no other machine has, the version at the project's address;
+    empty while that has none.
+    """
+    found = metadata.distribution("hosim")
+    direct = json.loads(found.read_text("direct_url.json") or "{}")
+    url, vcs = str(direct.get("url", "")), direct.get("vcs_info", {})
+    if not url:
+        return f"hosim=={found.version}"
+    if url.startswith("file:"):
+        named = found.metadata.get_all("Project-URL") or []
+        address = dict(line.split(", ", 1) for line in named).get("Repository", "")
+        return address and f"hosim @ git+{address}@v{found.version}"
+    return f"hosim @ {vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else f"hosim @ {url}"
+
+
+def with_extras(requirement: str, extras: Collection[str]) -> str:
+    """The requirement with these extras, beside those that it has.
+
+    >>> with_extras("hosim==0.1.0", ["torch"])
+    'hosim[torch]==0.1.0'
+    >>> with_extras("git+URL@main", ["torch"])
+    'hosim[torch] @ git+URL@main'
+    """
+    match = _NAMED.fullmatch(requirement)
+    rest = (match["rest"] or "") if match else f"@ {requirement.strip()}"
+    own = match["extras"] or "" if match else ""
+    listed = sorted({*filter(None, map(str.strip, own.split(","))), *extras})
+    name = f"hosim[{','.join(listed)}]" if listed else "hosim"
+    return f"{name} {rest}" if rest.startswith("@") else f"{name}{rest}"
+
 
 WORKFLOW = ".github/workflows/hosim.yml"
 HOOKS = ".pre-commit-config.yaml"
@@ -143,7 +181,7 @@ def _word(text: str) -> str:
 
 
 def _also_installed(root: Path) -> str:
-    """What an entry of the repository imports: its requirements, or the project itself."""
+    """The packages that an entry of the repository imports: its requirements, or the project itself."""
     from hosim.io.gate_files import read_toml
 
     if (root / "requirements.txt").is_file():
@@ -171,3 +209,58 @@ def _files(suite: Suite, folder: Path) -> str:
 def _escaped(parts: Sequence[str]) -> list[str]:
     """Without what a scalar of YAML in single quotes cannot have."""
     return [part.replace("'", "''") for part in parts]
+
+
+def begin_cases(config: Path | None, entry: str, hardware: str) -> Path:
+    """Write a file of cases with one case, named after the package of its entry; returns its path.
+    Raises :class:`InputError` if it is there, and for an entry that cannot be one.
+    """
+    path = config or Path(FILES[0])
+    if path.exists():
+        raise InputError("it is there already: add a case to it", source=os.fspath(path))
+    root_of(path)
+    told = {"entry": entry, "hardware": hardware}
+    lines = [f"{key} = {json.dumps(value)}" for key, value in told.items()]
+    name = re.split(r"[.:]", entry)[0]
+    write_bytes(path, "\n".join([f"[cases.{name}]", *lines, ""]).encode())
+    try:
+        load_suite(path)
+    except InputError:
+        path.unlink()
+        raise
+    return path
+
+
+def root_of(config: str | Path) -> Path:
+    """The repository that a file of cases is in. Raises :class:`InputError` if it is in none."""
+    folder = Path(config).resolve().parent
+    for root in (folder, *folder.parents):
+        if (root / ".git").exists():
+            return root
+    raise InputError(
+        "expected a file in a repository of git, which CI could check out: run 'git init'",
+        source=os.fspath(config),
+    )
+
+
+def write_ci_files(files: CiFiles, root: Path) -> tuple[list[str], str]:
+    """Write the workflow, and the configuration of pre-commit if there is none; returns what was
+    written, as told to people, and the hook that is to be added by hand, if any.
+
+    Raises :class:`InputError` for another workflow of that name.
+    """
+    workflow, hooks = root / WORKFLOW, root / HOOKS
+    texts = {workflow: files.workflow} if files.workflow else {}
+    if texts and workflow.exists() and workflow.read_text(encoding="utf-8") != files.workflow:
+        raise InputError(
+            "there is another file of that name: move it away first",
+            source=os.path.relpath(workflow),
+        )
+    there = hooks.read_text(encoding="utf-8") if hooks.exists() else None
+    if there is None:
+        texts[hooks] = f"repos:\n{files.hook}"
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(path, text.encode())
+    by_hand = there is not None and files.hook not in there
+    return [os.path.relpath(path) for path in texts], files.hook if by_hand else ""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from hosim.io.gate_files import BaselineModel, GraphModel, ListingModel
 
 LINES = 60
-"""How many lines a list may have."""
+"""The number of lines that a list may have."""
 
 GRAPH_LINES = 200
 """How many of them those of the graph may have: what is not there cannot be named as the cause of a

@@ -5,8 +5,12 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.gate.verdicts.causes import LINES, changed_question, explain
-    from hosim.gate.verdicts.plan_changes import PlanChange, plan_changes
+    from hosim.gate.verdicts.causes import (
+        LINES,
+        changed_question,
+        explain,
+    )
+    from hosim.gate.verdicts.graph_changes import PlanChange, plan_changes
     from hosim.gate.verdicts.verdict import (
         ERROR,
         FAILING,
@@ -22,7 +26,7 @@ else:
         __name__,
         {
             "causes": "LINES changed_question explain",
-            "plan_changes": "PlanChange plan_changes",
+            "graph_changes": "PlanChange plan_changes",
             "verdict": "CaseVerdict ERROR FAILING INFEASIBLE changed_since exit_code judge summary",
         },
     )

@@ -286,7 +286,7 @@ def _arrival(item: Item, tier: str, away: set[str], measured: Measured) -> str:
 
 
 def _longer(item: Item, was: Item, measured: Measured) -> str:
-    """From and until when a tensor is resident where that is longer than it was; empty if it is
+    """The times from and until which a tensor is resident if that is longer than it was; empty if it is
     not.
     """
     since, was_since, until, was_until = (

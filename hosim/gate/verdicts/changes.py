@@ -12,7 +12,7 @@ from hosim.result import WORKSPACE
 from hosim.units import human_size
 
 _ALTERNATIVES = 3
-"""How many names are listed where they differ."""
+"""The number of names that are listed where they differ."""
 
 _NUMBER = re.compile(r"[0-9]+")
 _POSITION = re.compile(r" \(#\d+\)")
@@ -153,7 +153,7 @@ def _in_common(names: Sequence[str]) -> str:
 
 
 def _alike(rows: Sequence[Sequence[str]]) -> int:
-    """How many parts all rows begin with."""
+    """The number of parts with which all rows begin."""
     return len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*rows, strict=False))))
 
 

@@ -149,7 +149,7 @@ def _by_value(items: Iterable[Item]) -> dict[tuple[str, int], list[Item]]:
 
 
 def _differing(one: str, other: str) -> int:
-    """In how many of their parts between dots two names differ: one, where parts were only put in,
+    """The number of parts between dots in which two names differ: one, where parts were only put in,
     as by a wrapper; many, where they have not as many parts.
 
     >>> _differing("blocks.{}.up.weight", "blocks.{}.expand.weight")

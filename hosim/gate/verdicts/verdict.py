@@ -31,7 +31,7 @@ from hosim.plain_text import counted
 
 
 def changed_since(before: Record, now: Record) -> str:
-    """What changed in hosim since the baseline, and whether something of the user's did, too; empty
+    """The changes of hosim since the baseline, and if the user's question changed, too; empty
     if nothing of hosim's changed.
     """
     hosims = [
@@ -77,7 +77,7 @@ def changed_since(before: Record, now: Record) -> str:
 
 
 def _asks_same(before: Record, now: Record) -> bool:
-    """Whether both are about the same question; the lines of a matrix do not repeat it."""
+    """True if both ask the same question; the lines of a matrix do not repeat it."""
     return not before.asked or before.asked == now.asked
 
 
@@ -146,6 +146,36 @@ class CaseVerdict:
         return self.verdict in FAILING or (strict and self.verdict in (IMPROVEMENT, NEW))
 
 
+def _misfit(case: str, known: Measured | None, now: Measured, baseline: str) -> CaseVerdict:
+    """The verdict of a case that does not fit."""
+    before = known.record if known is not None else None
+    error = now.error or "does not fit"
+    if known is not None and before is None:
+        return CaseVerdict(case, SAME, note=f"as before: {error}", baseline=baseline, measured=now)
+    return CaseVerdict(
+        case,
+        INFEASIBLE,
+        explanation=tuple(edits(before, now)) if before is not None else (),
+        note=error,
+        baseline=baseline,
+        before=before,
+        measured=now,
+    )
+
+
+def _first(
+    case: str, known: Measured | None, now: Measured, record: Record, baseline: str
+) -> CaseVerdict:
+    """The verdict of a case that fits and has no figures of before."""
+    metrics = tuple(
+        MetricVerdict(name, None, value, NEW) for name, value in sorted(record.metrics.items())
+    )
+    verdict, note = MISSING, "no baseline; 'hosim baseline write' writes it"
+    if known is not None:
+        verdict, note = IMPROVEMENT, "it fits, but did not at the time of the baseline"
+    return CaseVerdict(case, verdict, metrics, note=note, baseline=baseline, measured=now)
+
+
 def judge(
     case: str,
     known: Measured | None,
@@ -169,36 +199,9 @@ def judge(
             before=before,
         )
     if now.record is None:
-        error = now.error or "does not fit"
-        if known is not None and before is None:
-            return CaseVerdict(
-                case, SAME, note=f"as before: {error}", baseline=baseline, measured=now
-            )
-        return CaseVerdict(
-            case,
-            INFEASIBLE,
-            explanation=tuple(edits(before, now)) if before is not None else (),
-            note=error,
-            baseline=baseline,
-            before=before,
-            measured=now,
-        )
+        return _misfit(case, known, now, baseline)
     if before is None:
-        metrics = tuple(
-            MetricVerdict(name, None, value, NEW)
-            for name, value in sorted(now.record.metrics.items())
-        )
-        if known is not None:
-            return CaseVerdict(
-                case,
-                IMPROVEMENT,
-                metrics,
-                note="it fits, but did not at the time of the baseline",
-                baseline=baseline,
-                measured=now,
-            )
-        note = "no baseline; 'hosim baseline write' writes it"
-        return CaseVerdict(case, MISSING, metrics, note=note, baseline=baseline, measured=now)
+        return _first(case, known, now, now.record, baseline)
     metrics, unsure = _in_draws(
         judge_metrics(before.metrics, now.record.metrics, tolerances), before, now.record
     )

@@ -88,7 +88,7 @@ def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> 
 
 
 def _einsum(equation: str, given: Sequence[Dims]) -> int:
-    """Of two operands without an ellipsis: the product of all sizes."""
+    """The product of all sizes of two operands without an ellipsis."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != 2 or [*map(len, terms)] != [*map(len, given)]:
         return 0

@@ -50,7 +50,7 @@ _MOST = 1 << 16
 """Elements of more bytes are weights: the numbers that shapes depend on are at most 1,024."""
 
 _BYTES_OF_A_FIELD = 16
-"""How many bytes of a text or a packed list count as one field more."""
+"""The number of bytes of a text or a packed list that count as one field more."""
 
 
 def without_weights(content: memoryview) -> bytes:
@@ -108,9 +108,6 @@ class _Light:
 
 
 # -- graphs ----------------------------------------------------------------------------------------
-
-
-__all__ = ["import_onnx"]
 
 
 def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:

@@ -27,8 +27,8 @@ from hosim.importers.onnx.onnx_values import (
     infer,
     of_type,
 )
-from hosim.importers.operator_kinds import operator_kind
-from hosim.importers.stored import LARGEST, Recording, StaticTensor, ViewedBytes, region
+from hosim.importers.op_kinds import operator_kind
+from hosim.importers.stored import LARGEST, Recording, StaticTensor, UsedPart, ViewedBytes, region
 from hosim.limits import limit, refusal, within
 
 # -- onnx parts
@@ -134,7 +134,7 @@ def check_calls(model: onnx.ModelProto) -> None:
 
 
 def _size(nodes: Sequence[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
-    """How many there are with the called functions written out; any number beyond the limit if
+    """The number of nodes with the called functions written out; any number beyond the limit if
     there are more.
     """
     total, most = 0, limit("nodes")
@@ -461,8 +461,10 @@ class _OnnxWalk:
             [value.tensor for value in found.values() if value.tensor is not None],
             flops=flops,
             kernel=onnx_kernel(node.op_type, shapes, made, flops),
-            gathers=node.op_type in _GATHERS,
-            shown=shown_of(node.op_type, inputs, attributes) if node.domain in _OWN else None,
+            part=UsedPart(
+                gathers=node.op_type in _GATHERS,
+                shown=shown_of(node.op_type, inputs, attributes) if node.domain in _OWN else None,
+            ),
             unknown=foreign,
         )
 

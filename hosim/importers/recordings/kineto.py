@@ -51,8 +51,6 @@ from hosim.importers.recordings.kineto_events import (
 )
 from hosim.importers.recordings.kineto_flows import flow_ids
 
-__all__ = ["call_role", "parse_kineto", "read_kineto"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -426,7 +424,7 @@ def _collective(args: Mapping[str, Any]) -> Collective | None:
 
 
 def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> tuple[int, int]:
-    """By start, the longer one first, because it encloses the other."""
+    """The order by start, the longer one first, because it encloses the other."""
     return entry.start_ns, -entry.end_ns
 
 

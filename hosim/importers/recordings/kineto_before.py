@@ -32,7 +32,7 @@ _WEIGHTS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("native_group_norm",), (1, 2)),
     **dict.fromkeys(("embedding", "index_select"), (0,)),
 }
-"""Where an operator takes its weights."""
+"""The positions of weights among an operator's inputs."""
 _LOOKUPS = ("embedding", "index_select")
 _ON_LISTS = ("_foreach_", "_fused_adam", "_fused_sgd")
 

@@ -24,7 +24,7 @@ Role = Literal[
     "other",
 ]
 MODULE = "nn.Module: "
-"""How the name of a module's call begins."""
+"""The beginning of the name of a module's call."""
 Shape = tuple[Any, ...]
 """The dimensions of a tensor, or of each tensor of a list."""
 
@@ -207,7 +207,7 @@ class KinetoTrace:
     modules: tuple[Annotation, ...] = ()
     """Calls of ``nn.Module``s, such as ``nn.Module: Linear_3``."""
     ranks: int = 1
-    """How many processes ran the program together, as ``distributedInfo`` says."""
+    """The number of processes that ran the program together, by ``distributedInfo``."""
 
     @property
     def kernels(self) -> tuple[DeviceOp, ...]:
@@ -221,7 +221,7 @@ class KinetoTrace:
 
     @property
     def span_ns(self) -> int:
-        """From the first start of an op to the last end."""
+        """The time from the first start of an op to the last end."""
         return max(op.end_ns for op in self.ops) - min(op.start_ns for op in self.ops)
 
     def operator_at(self, op: DeviceOp) -> int | None:

@@ -179,7 +179,7 @@ def blocks(op: DeviceOp, call: HostCall) -> bool:
 
 
 def _launches(trace: KinetoTrace) -> Mapping[str, Sequence[tuple[int, int]]]:
-    """By thread, the calls that issue ops: start and op, in order of time."""
+    """The calls of each thread that issue ops: start and op, in order of time."""
     launches: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for i, op in enumerate(trace.ops):
         if op.call is not None:

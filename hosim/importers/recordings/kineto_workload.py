@@ -61,8 +61,6 @@ from hosim.notes import LEFT_OUT
 from hosim.plain_text import counted
 from hosim.units import human_size
 
-__all__ = ["import_kineto", "workload_of"]
-
 _LARGEST = 1 << 60
 _COLLECTIVES = (
     ("AllReduce", "all_reduce"),
@@ -341,6 +339,20 @@ def _argument_bytes(operator: CpuOp) -> Iterator[tuple[int, int]]:
                 yield index, in_blocks(size)
 
 
+def _weights(
+    builder: GraphBuilder, tensors: Sequence[BeforeTensor], unknown: Sequence[int]
+) -> Mapping[int, Sequence[str]]:
+    """The tensors from before the recording by the places of the ops that use them, or that are
+    taken to, as it is ``unknown``.
+    """
+    weights: defaultdict[int, list[str]] = defaultdict(list)
+    for tensor in tensors:
+        name = builder.tensor(tensor.name, tensor.size_bytes, "parameter")
+        for place in dict.fromkeys((*tensor.places, *unknown)):
+            weights[place].append(name)
+    return weights
+
+
 def _graph(
     trace: KinetoTrace,
     order: ProgramOrder,
@@ -356,11 +368,7 @@ def _graph(
     everywhere = []
     if meta["unknown_uses_bytes"]:
         everywhere = [builder.tensor("allocated_before", meta["unknown_uses_bytes"], "buffer")]
-    weights: defaultdict[int, list[str]] = defaultdict(list)
-    for tensor in before[0]:
-        name = builder.tensor(tensor.name, tensor.size_bytes, "parameter")
-        for place in dict.fromkeys((*tensor.places, *before[1])):
-            weights[place].append(name)
+    weights = _weights(builder, *before)
     outputs: defaultdict[int, list[str]] = defaultdict(list)
     inputs: defaultdict[int, dict[str, None]] = defaultdict(dict)
     workspace: defaultdict[int, int] = defaultdict(int)
@@ -422,7 +430,7 @@ def _streams(trace: KinetoTrace) -> Mapping[tuple[int, int], str]:
 
 
 def _dependencies(trace: KinetoTrace, order: ProgramOrder) -> Mapping[int, Sequence[int]]:
-    """For each op, the ops of other streams that it waits for: through its stream, or because the
+    """The ops of other streams that each op waits for: through its stream, or because the
     host waited before it issued the op.
     """
     found = waits(trace, order)

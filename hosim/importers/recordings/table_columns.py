@@ -21,7 +21,7 @@ from hosim.limits import within
 from hosim.plain_text import counted, one_line
 
 PARQUET = b"PAR1"
-"""What a Parquet file begins with."""
+"""The first bytes of a Parquet file."""
 
 _LONGER = {
     "gemm_dtype": "dtype",
@@ -54,7 +54,7 @@ DTYPE_NAMES = {
     "w4afp8": "int4_weights_fp8",
     **{name: name for name in DTYPES},
 }
-"""What files call the labels of dtypes."""
+"""The labels of dtypes in files."""
 
 
 def table_frame(source: str, tell: Callable[[str], None]) -> pandas.DataFrame:

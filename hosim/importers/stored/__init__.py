@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.importers.stored.static_tensors import ELEMENTS, LARGEST, Recording, StaticTensor
+    from hosim.importers.stored.static_tensors import (
+        ELEMENTS,
+        LARGEST,
+        Recording,
+        StaticTensor,
+        UsedPart,
+    )
     from hosim.importers.stored.storage_parts import (
         ALL,
         COPIED,
@@ -28,21 +34,25 @@ if TYPE_CHECKING:
         used_by,
         whole,
     )
-    from hosim.importers.stored.stored_zip import StoredRecord, ZipWindow, records_of
+    from hosim.importers.stored.stored_zip import (
+        StoredRecord,
+        ZipWindow,
+        records_of,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "static_tensors": "ELEMENTS LARGEST Recording StaticTensor",
+            "static_tensors": "ELEMENTS LARGEST Recording StaticTensor UsedPart",
             "storage_parts": "ALL COPIED Cut GROUPED MANY MASKED NO_BLOCKS OVERLAP Part Roles Use "
-            "ViewedBytes add_parts cut "
-            "cut_all region used_by whole",
+            "ViewedBytes add_parts cut cut_all region used_by whole",
             "stored_zip": "StoredRecord ZipWindow records_of",
         },
     )
 
 __all__ = [
     "ALL", "COPIED", "ELEMENTS", "GROUPED", "LARGEST", "MANY", "MASKED", "NO_BLOCKS", "OVERLAP",
-    "Cut", "Part", "Recording", "Roles", "StaticTensor", "StoredRecord", "Use", "ViewedBytes",
-    "ZipWindow", "add_parts", "cut", "cut_all", "records_of", "region", "used_by", "whole",
+    "Cut", "Part", "Recording", "Roles", "StaticTensor", "StoredRecord", "Use", "UsedPart",
+    "ViewedBytes", "ZipWindow", "add_parts", "cut", "cut_all", "records_of", "region", "used_by",
+    "whole",
 ]  # fmt: skip

@@ -76,6 +76,19 @@ class StaticTensor:
 
 
 @dataclass(frozen=True, slots=True)
+class UsedPart:
+    """The parts that an operator uses of its first input, and of the tensors that it writes.
+
+    With ``gathers`` it reads only as many bytes as it makes: those that are ``shown``, or else
+    those that its other inputs choose. ``scatters`` is how many bytes it writes where these say.
+    """
+
+    gathers: bool = False
+    shown: ViewedBytes | None = None
+    scatters: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Storage:
     name: str
     size_bytes: int
@@ -155,16 +168,11 @@ class Recording:
         *,
         flops: int = 0,
         kernel: KernelSizes = UNKNOWN,
-        gathers: bool = False,
-        shown: ViewedBytes | None = None,
-        scatters: int | None = None,
+        part: UsedPart | None = None,
         unknown: bool = False,
     ) -> None:
-        """Record an operator; with ``gathers`` it reads only as much of its first input as it
-        makes.
-
-        What it reads of that is what is ``shown``, or else what its other inputs choose. With
-        ``scatters`` it writes so many bytes where these say.
+        """Record an operator; ``part`` says how much it uses of what it reads or writes, if not
+        all.
 
         ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows
         what the operator computes; one of a kind that multiplies is unknown without FLOP, too.
@@ -173,7 +181,8 @@ class Recording:
         made = sum(t.size_bytes for t in makes)
         seen = {(t.storage, t.shape): t.size_bytes for t in reads}
         read = sum(seen.values())
-        if gathers and reads:
+        part = part or UsedPart()
+        if part.gathers and reads:
             read -= max(reads[0].size_bytes - made, 0)
         accessed = read + made + sum(2 * t.size_bytes for t in writes)
         if max(flops, accessed) >= LARGEST * 1024:
@@ -189,7 +198,7 @@ class Recording:
         # what a matrix unit multiplies counts, as in hosim.importers.torch_programs.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
         unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
-        uses = self._uses(reads, writes, made if gathers else None, shown, scatters)
+        uses = self._uses(reads, writes, part, made)
         self._changes.update(written.keys())
         self._steps.append(
             _Step(
@@ -211,13 +220,11 @@ class Recording:
         self,
         reads: Sequence[StaticTensor],
         writes: Sequence[StaticTensor],
-        gathered: int | None,
-        shown: ViewedBytes | None,
-        scattered: int | None,
+        part: UsedPart,
+        made: int,
     ) -> list[Use]:
-        """Return the uses of an operator: it reads what is ``shown`` of the first or ``gathered``
-        bytes of it, and writes ``scattered`` ones.
-        """
+        """The uses of an operator that makes so many bytes."""
+        gathered = made if part.gathers else None
         which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(
             self._steps
         )
@@ -237,11 +244,11 @@ class Recording:
             )
 
         uses = [
-            use(t, None if n else shown, None if n else gathered, False)
+            use(t, None if n else part.shown, None if n else gathered, False)
             for n, t in enumerate(reads)
             if t.storage not in written
         ]
-        return uses + [use(t, None, scattered, True) for t in writes]
+        return uses + [use(t, None, part.scatters, True) for t in writes]
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
         """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns

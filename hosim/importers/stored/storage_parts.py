@@ -377,7 +377,7 @@ def _box(
 
 
 def _carved(uses: Sequence[tuple[str, Use]], atoms: Sequence[_Atom]) -> dict[Hashable, _Atom]:
-    """For what indices choose, by its key, the atom that it is cut from; none for what has no room.
+    """The atoms from which the choices of indices are cut, by key; none for choices without room.
 
     It is the largest of those that views show no more than all other places that may be chosen:
     what is chosen moves beside what they show.

@@ -49,7 +49,7 @@ _OF_TENSORS = re.compile(
     r"|torch\._export\.serde\.serialize _reconstruct_fake_tensor",
     re.ASCII,
 )
-"""What a pickle of example inputs may name: module and name, as in its instruction ``GLOBAL``."""
+"""The names that a pickle of example inputs may use: module and name, as in its instruction ``GLOBAL``."""
 
 
 @dataclass(frozen=True, slots=True)

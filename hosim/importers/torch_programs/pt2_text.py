@@ -86,7 +86,7 @@ _FUNCTIONS = frozenset(
     ),
     *("BitwiseFn_bitwise_and", "BitwiseFn_bitwise_or", "BitwiseFn_bitwise_xor"),
 }
-"""What an expression may call, beside ``Symbol``."""
+"""The functions that an expression may call, beside ``Symbol``."""
 
 _ASSUMPTIONS = frozenset(
     (

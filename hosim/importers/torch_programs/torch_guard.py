@@ -38,7 +38,7 @@ _ARITHMETIC = frozenset(
         "ge",
     )
 ) | {"and_", "or_", "xor", "not_", "ceil", "floor", "trunc", "sqrt"}
-"""What may be called of the modules ``operator`` and ``math``."""
+"""The functions of the modules ``operator`` and ``math`` that may be called."""
 
 _CUTS = {
     aten.unbind: ("dim",),

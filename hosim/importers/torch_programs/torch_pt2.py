@@ -34,7 +34,7 @@ import torch
 from torch.fx import Node
 
 from hosim.errors import InputError
-from hosim.importers.held_kinds import kind_of
+from hosim.importers.op_kinds import kind_of
 from hosim.importers.torch_programs import torchao_ops
 from hosim.importers.torch_programs.pt2_archive import read_archive
 from hosim.importers.torch_programs.pt2_graph import (

@@ -28,7 +28,7 @@ from torch.fx.node import map_aggregate
 from hosim.costmodel.kernels import UNKNOWN, KernelSizes
 from hosim.errors import InputError
 from hosim.importers import cache_nodes
-from hosim.importers.held_kinds import kind_of
+from hosim.importers.op_kinds import kind_of
 from hosim.importers.stored import COPIED, Use
 from hosim.importers.torch_programs import torch_guard
 from hosim.importers.torch_programs.torch_kernels import Kernel, KernelRecorder, tensors

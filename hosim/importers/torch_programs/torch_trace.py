@@ -36,8 +36,6 @@ from hosim.importers.torch_programs.traced_tensors import (
 )
 from hosim.importers.trace_kernels import TracedCall, kernels_inside
 
-__all__ = ["RecordedCall", "import_torch_trace", "recorded_calls"]
-
 _NOTES = {
     "durations": "not in the trace; the cost model estimates them from FLOP and bytes, which "
     "follow from the operands' shapes",

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["DTYPES", "Storages", "TracedTensor", "dtype_of_types", "traced_tensors"]
-
 _LARGEST = 1 << 60  # bytes, elements and ids beyond any machine: a damaged record
 DTYPES = {
     "float": "fp32",

@@ -4,7 +4,7 @@ rows, and what to ask next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
@@ -13,13 +13,43 @@ from rich.table import Table
 from hosim.plain_text import counted
 from hosim.report.printing import open_table, paragraph
 
+MOST_LINES, _BAR, _WIDTH = 12, 32, 79
+"""Lines at most, the characters of the longest bar, and those that a line may have."""
+
+
+def text_curve(
+    points: Sequence[tuple[str, float | None, str]], most: int = MOST_LINES
+) -> list[str]:
+    """Lines for points that each have a name, a value (``None``: there is none) and its text. Of
+    more than ``most`` points the first, the last and evenly spaced ones between are drawn.
+
+    >>> for line in text_curve([("8 GiB", 40.0, "40 ms"), ("12 GiB", 20.0, "20 ms")]):
+    ...     print(line)
+    8 GiB   ################################  40 ms
+    12 GiB  ################  20 ms
+    >>> text_curve([("4 GiB", None, "does not fit")])
+    ['4 GiB  does not fit']
+    """
+    if len(points) > most:
+        points = [points[k * (len(points) - 1) // (most - 1)] for k in range(most)]
+    room = max((len(name) for name, _, _ in points), default=0)
+    longest = max((value for _, value, _ in points if value is not None), default=0.0)
+    said = max((len(text) for _, _, text in points), default=0)
+    widest = max(4, min(_BAR, _WIDTH - room - said - 4))
+    lines = []
+    for name, value, text in points:
+        bar = "#" * max(1, round(widest * value / longest)) if value and longest else ""
+        lines.append("  ".join([name.ljust(room), *([bar] if bar else []), text]))
+    return lines
+
+
 ROWS = 5
 """Rows that an answer shows, unless all are asked for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a study found, as text.
+    """The answer of a study, as text.
 
     ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is whether
     something fits. ``rows`` have a cell for each of ``columns``, the best row first where they are
@@ -79,10 +109,9 @@ def _parts(answer: Answer, title: bool, every: bool, shows: str) -> Iterator[Ren
 
 def rows_table(answer: Answer, most: int | None = None) -> Table:
     """The rows of an answer, or the first ones, the best of which is green."""
-    table = open_table("", *answer.columns, left=answer.left)
+    wraps = answer.columns[1:2] if answer.wraps else ()
+    table = open_table("", *answer.columns, left=answer.left, wraps=wraps)
     table.title = None
-    if answer.wraps:
-        table.columns[1].no_wrap = False
     for k, row in enumerate(answer.rows[:most]):
         table.add_row(*row, style="green" if not k and answer.good and answer.ranked else None)
     return table

@@ -19,10 +19,24 @@ from hosim.hardware import Hardware
 from hosim.plain_text import counted
 from hosim.report.answers.answer import ROWS, Answer
 from hosim.report.drawn import size_unit
-from hosim.report.of_replays import enumerated, multiple, percent, time_or_nothing
-from hosim.report.offload_verdicts import no_offload_sentence
+from hosim.report.of_replays import enumerated
+from hosim.report.printing import cells_of, known_in, multiple, percent, time_or_nothing, titles_of
 from hosim.result import Result
 from hosim.units import human_percent, human_size, human_time
+
+
+def no_offload_sentence(answer: NoOffload, budget_bytes: int) -> str:
+    """The reason not to offload, with its figures."""
+    alone = human_time(answer.resident_ns)
+    if answer.reason == "fits" or answer.fastest_ns is None:
+        held = f"{human_size(answer.resident_bytes)} of the budget of {human_size(budget_bytes)}"
+        return f"Do not offload: everything fits. Resident, the step takes {alone} and {held}."
+    return (
+        "Do not offload: the link is too slow for this step. The fastest plan takes "
+        f"{human_time(answer.fastest_ns)}; {answer.devices} devices hold the model and take "
+        f"{alone} a step."
+    )
+
 
 _FREE = 1.01
 """Offloading costs nothing where a step takes at most so many times the resident one."""
@@ -52,7 +66,7 @@ def comparison_answer(
     next_commands: Sequence[tuple[str, str]] = (),
     tokens: int | None = None,
 ) -> Answer:
-    """What a comparison of policies found. ``advice`` is why not to offload, where that is the
+    """The answer of a comparison of policies. ``advice`` is why not to offload, where that is the
     answer, and ``cheapest`` the memory that costs little, ``chosen`` what was chosen for the question, and
     ``nothing_fits`` what is said where no policy does, as text. ``tokens`` are those of a step.
     """
@@ -118,7 +132,7 @@ def _rate(best: Result, tokens: int | None) -> list[str]:
 
 
 def _alike(fitting: Sequence[Result], several: bool) -> list[str]:
-    """What is said of policies instead of rows that would be alike."""
+    """A line about policies instead of rows that would be alike."""
     if several or len(fitting) < 2:
         return []
     last = fitting[-1].makespan_ns or 0
@@ -177,7 +191,7 @@ def _sentence(best: Result, advice: NoOffload | None) -> str:
 
 
 def _reserves(best: Result) -> str:
-    """What the allocator holds at most, where one is asked about."""
+    """The most that the allocator holds, if one is asked about."""
     if best.allocator is None:
         return ""
     return (
@@ -187,7 +201,7 @@ def _reserves(best: Result) -> str:
 
 
 def _moves(best: Result) -> str:
-    """What goes over the channels, and how much of that time ops cover."""
+    """The bytes that move over channels, and the share of that time in which ops run."""
     moved = sum([channel.bytes for channel in best.channels.values()])
     busy = sum([channel.busy_ns for channel in best.channels.values()])
     hidden = sum([channel.hidden_ns for channel in best.channels.values()])
@@ -224,48 +238,38 @@ def machines_answer(
     profiles: Mapping[str, Hardware],
     verdict: str,
 ) -> Answer:
-    """Which machine is fastest: ``rows`` are those of :attr:`hosim.study.machines.Machines.rows`,
+    """The answer about the fastest machine: ``rows`` are those of :attr:`hosim.study.machines.Machines.rows`,
     ``verdict`` what they say in a sentence.
     """
     fitting = sorted(
         [row for row in rows if row["makespan_ns"] is not None], key=lambda row: row["makespan_ns"]
     )
-    tokens = any([row.get("cost_per_million_tokens") is not None for row in rows])
-    cost = "cost_per_million_tokens" if tokens else "cost"
-    known = any([row.get(cost) is not None for row in rows])
     several = len({row["policy"] for row in rows}) > 1
-    least = any([row["enough_bytes"] is not None for row in rows])
+    cost = known_in(rows, "cost_per_million_tokens", "cost")[:1]
     listed = [
-        (
-            row["hardware"],
-            *([row["policy"]] if several else []),
-            human_time(row["makespan_ns"]),
-            multiple(row["slowdown"]),
-            human_size(profiles[row["hardware"]].device.capacity_bytes),
-            human_size(row["peak_bytes"] or 0),
-            *(
-                [human_size(row["enough_bytes"] or 0) if row["enough_bytes"] else "-"]
-                if least
-                else []
-            ),
-            *([f"{row[cost]:.3g}" if row[cost] is not None else "-"] if known else []),
-        )
+        {
+            **row,
+            "memory_bytes": profiles[row["hardware"]].device.capacity_bytes,
+            "peak_bytes": row["peak_bytes"] or 0,
+            "enough_bytes": row["enough_bytes"] or None,
+            **{name: None if row[name] is None else f"{row[name]:.3g}" for name in cost},
+        }
         for row in fitting
     ]
+    names = ["hardware", *(["policy"] if several else []), "makespan_ns", "slowdown"]
+    names += ["memory_bytes", "peak_bytes", *known_in(rows, "enough_bytes"), *cost]
+    titles = {
+        "hardware": "machine",
+        "makespan_ns": "time",
+        "slowdown": "vs resident",
+        "cost_per_million_tokens": "cost of 1M tokens",
+        "cost": "cost of a step",
+    }
     return Answer(
         f"{rows[0]['workload']} on {counted(len(profiles), 'machine')}",
         f"{verdict}.",
         good=bool(fitting),
-        columns=(
-            "machine",
-            *(["policy"] if several else []),
-            "time",
-            "vs resident",
-            "memory",
-            "peak",
-            *(["enough"] if least else []),
-            *([f"cost of {'1M tokens' if tokens else 'a step'}"] if known else []),
-        ),
-        rows=tuple(listed),
+        columns=titles_of(names, titles),
+        rows=cells_of(names, listed),
         left=1 + several,
     )

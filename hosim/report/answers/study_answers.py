@@ -11,16 +11,17 @@ from typing import Any
 from hosim.data.stages import StagesResult
 from hosim.hardware import Hardware
 from hosim.plain_text import counted, one_line
-from hosim.report.answers.answer import ROWS, Answer
-from hosim.report.answers.text_curve import MOST_LINES, text_curve
-from hosim.report.of_replays import NOTHING, multiple, percent, time_or_nothing
-from hosim.report.of_studies import (
+from hosim.report.answers.answer import MOST_LINES, ROWS, Answer, text_curve
+from hosim.report.of_studies import rows, taken_from_recording, varied_columns, verdict_lines
+from hosim.report.printing import (
+    NOTHING,
     cell,
+    cells_of,
     column_title,
-    rows,
-    taken_from_recording,
-    varied_columns,
-    verdict_lines,
+    multiple,
+    percent,
+    time_or_nothing,
+    titles_of,
 )
 from hosim.units import human_size, human_time
 
@@ -40,7 +41,7 @@ def fit_answer(
     found: bool,
     next_commands: Commands = (),
 ) -> Answer:
-    """What a fit found: ``rows`` are its probes, in the order of the values."""
+    """The answer of a fit: ``rows`` are its probes, in the order of the values."""
     name = next(iter(rows[0]))
     verdict = f"{verdict[:1].upper()}{verdict[1:]}"
     points = [(cell(name, row[name]), _ns(row), f"{_took(row)}{_beyond(row)}") for row in rows]
@@ -54,7 +55,7 @@ def frontier_answer(
     verdict: str,
     next_commands: Commands = (),
 ) -> Answer:
-    """What a frontier found: ``rows`` are its probes, by ascending budget; those on the curve are
+    """The answer of a frontier: ``rows`` are its probes, by ascending budget; those on the curve are
     drawn.
     """
     tier = f"{hardware.device_tier}_peak_bytes"
@@ -70,7 +71,7 @@ def sweep_answer(
     hardware: Hardware,
     next_commands: Commands = (),
 ) -> Answer:
-    """What a sweep found: the fastest point, and a curve over the field, or the fastest points
+    """The answer of a sweep: the fastest point, and a curve over the field, or the fastest points
     where several fields vary.
     """
     columns = varied_columns(rows, fields)
@@ -91,27 +92,14 @@ def sweep_answer(
     if len(columns) == 1:
         points = [(cell(columns[0], row[columns[0]]), _ns(row), _took(row)) for row in rows]
         return _of_curve(title, verdict, points, True, next_commands, lost)
-    peak = f"{hardware.device_tier}_peak_bytes"
+    names = [*columns, "makespan_ns", "slowdown", f"{hardware.device_tier}_peak_bytes"]
+    titles = {c: column_title(c).replace(".", ".\n") for c in columns}
+    titles |= {"makespan_ns": "time", "slowdown": "vs resident", names[-1]: "peak"}
     return Answer(
         title,
         verdict,
-        columns=(
-            *(column_title(c).replace(".", ".\n") for c in columns),
-            "time",
-            "vs resident",
-            "peak",
-        ),
-        rows=tuple(
-            [
-                (
-                    *(cell(column, row[column]) for column in columns),
-                    human_time(row["makespan_ns"]),
-                    multiple(row["slowdown"]),
-                    human_size(row[peak]),
-                )
-                for row in fitting
-            ]
-        ),
+        columns=titles_of(names, titles),
+        rows=cells_of(names, fitting),
         left=len(columns),
         rest=lost,
         next_commands=tuple(next_commands),
@@ -119,7 +107,7 @@ def sweep_answer(
 
 
 def robustness_answer(title: str, report: Mapping[str, Any]) -> Answer:
-    """What varied times do to each policy: ``report`` is what ``hosim robustness --json``
+    """The answer about varied times by policy: ``report`` is what ``hosim robustness --json``
     prints.
     """
     policies = sorted(
@@ -175,7 +163,7 @@ def _beyond(row: Row) -> str:
 
 
 def _costs(row: Row) -> str:
-    """What a step costs, or a million tokens, where devices have a price."""
+    """The cost of a step, or of a million tokens, if devices have a price."""
     for column, of in (("cost_per_million_tokens", "1M tokens"), ("cost", "step")):
         if row.get(column) is not None:
             return f", {row[column]:.4g} per {of}"
@@ -199,7 +187,7 @@ def blame_answer(
     prices: Sequence[str],
     next_commands: Commands = (),
 ) -> Answer:
-    """What a plan waits for: the longest stalls, of ``count``, and what would save most."""
+    """The answer about stalls: the longest ones, of ``count``, and what would save most."""
     first = "; ".join(prices[:_PRICES])
     saves = f" {first[:1].upper()}{first[1:]}." if first else ""
     hidden = count - len(rows)
@@ -228,7 +216,7 @@ def blame_answer(
 
 
 def stages_answer(title: str, result: StagesResult, tier: str) -> Answer:
-    """How long a step of all stages takes, how long each waits for others, and its peak of the
+    """The time of a step of all stages, the waits of each for others, and its peak in the
     device's ``tier``.
     """
     if not result.feasible or result.step_ns is None:
@@ -262,7 +250,7 @@ def stages_answer(title: str, result: StagesResult, tier: str) -> Answer:
 
 
 def validation_answer(data: Mapping[str, Any]) -> Answer:
-    """Whether a recording is validated: ``data`` is a ``hosim.validation/1``."""
+    """The verdict on a recording: ``data`` is a ``hosim.validation/1``."""
     on = f" on {data['device']}" if data["device"] else ""
     lines = [line.strip() for line in verdict_lines(data)] if data["errors"] else []
     first = lines[0] if lines else "no times are in the recording; its memory was replayed"
@@ -298,7 +286,7 @@ def diff_answer(
     others: bool,
     top: int = ROWS,
 ) -> Answer:
-    """How two plans or results differ: their first figures that do. ``others``: tensors or ops do,
+    """The differences of two plans or results: the first figures that differ. ``others``: tensors or ops do,
     too.
     """
     hidden = len(figures) - top

@@ -46,7 +46,7 @@ _FORMATS: Mapping[str, Mapping[str, None]] = {
 
 _PATH = re.compile(rb' d="([^"]*)"')
 _NUMBERS = {b"M": 2, b"L": 2, b"Q": 4, b"C": 6, b"z": 0}
-"""How many numbers follow each command of a path."""
+"""The number of numbers after each command of a path."""
 
 _CLIP_PATH = re.compile(rb'(clip-path="url\(#|<clipPath id=")(p[0-9a-f]{10})(?=[")])')
 
@@ -69,7 +69,7 @@ KIND_STYLES: Mapping[str, Style] = {
     "buffer": _filled("#cccccc", "xxx"),
     WORKSPACE: _filled("white", "---"),
 }
-"""How to fill the bytes of each kind of tensor."""
+"""The fill of the bytes of each kind of tensor."""
 
 CAUSE_STYLES: Mapping[str, Style] = dict(
     zip(
@@ -83,7 +83,7 @@ CAUSE_STYLES: Mapping[str, Style] = dict(
         strict=True,
     )
 )
-"""How to fill a stall of each cause."""
+"""The fill of a stall of each cause."""
 
 OP_STYLE, TRANSFER_STYLE = _filled("0.25"), _filled("0.62")
 

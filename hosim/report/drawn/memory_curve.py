@@ -23,7 +23,7 @@ _PARTS = len(_EIGHTHS) - 1
 
 
 def resident_figure(graph: Graph, tier: str, budget_bytes: int) -> Figure:
-    """What each op needs in a tier with everything resident, in the order of the ops, and the
+    """The bytes that each op needs in a tier with everything resident, in the order of the ops, and the
     budget: what is above it has to be elsewhere then.
     """
     curve = _columns(static_curve(graph, tier), COLUMNS) or [0]

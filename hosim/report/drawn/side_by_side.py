@@ -122,7 +122,7 @@ def _timelines(axes: Axes, labelled: Sequence[tuple[str, Row]], end: int) -> Non
 
 
 def _curve(one: Shown, tier: str) -> _Curve:
-    """When a tier holds how much in a replay. What is freed when the step ends is no part of it."""
+    """The times of a replay and the bytes of a tier. Tensors freed when the step ends are left in."""
     end = end_ns(one.result)
     at, held = held_over_time(one.plan.graph, timeline_of(one.result), tier, end, COLUMNS)
     kept = (at < end) | (at == 0)

@@ -5,15 +5,22 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.listed.device_table import devices
-    from hosim.report.listed.installation import EXTRAS, installation, installation_table
+    from hosim.report.listed.installation import (
+        EXTRAS,
+        installation,
+        installation_table,
+    )
     from hosim.report.listed.listings import (
         machine,
         machines,
         model_figures,
         models,
+        op_times,
+        origin_lines,
         policies,
         policy_figures,
+        runtime,
+        runtimes,
         workload,
         workload_figures,
         workload_line,
@@ -21,9 +28,6 @@ if TYPE_CHECKING:
     )
     from hosim.report.listed.machines_table import machine_comparison
     from hosim.report.listed.memory_fit_table import memory_fit, memory_fit_to_dict
-    from hosim.report.listed.op_time_table import op_times, origin_lines
-    from hosim.report.listed.ranks_table import ranks_table
-    from hosim.report.listed.runtimes_table import runtime, runtimes
     from hosim.report.listed.short_lists import (
         machine_in_short,
         machines_in_short,
@@ -38,25 +42,22 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "device_table": "devices",
             "installation": "EXTRAS installation installation_table",
-            "listings": "machine machines model_figures models policies policy_figures workload "
-            "workload_figures workload_line workloads",
+            "listings": "machine machines model_figures models op_times origin_lines policies "
+            "policy_figures runtime runtimes workload workload_figures workload_line "
+            "workloads",
             "machines_table": "machine_comparison",
             "memory_fit_table": "memory_fit memory_fit_to_dict",
-            "op_time_table": "op_times origin_lines",
-            "ranks_table": "ranks_table",
-            "runtimes_table": "runtime runtimes",
             "short_lists": "machine_in_short machines_in_short models_in_short policies_in_short "
             "runtime_in_short runtimes_in_short workload_in_short workloads_in_short",
         },
     )
 
 __all__ = [
-    "EXTRAS", "devices", "installation", "installation_table", "machine",
-    "machine_comparison", "machine_in_short", "machines", "machines_in_short", "memory_fit",
-    "memory_fit_to_dict", "model_figures", "models", "models_in_short", "op_times", "origin_lines",
-    "policies", "policies_in_short", "policy_figures", "ranks_table", "runtime",
-    "runtime_in_short", "runtimes", "runtimes_in_short", "workload", "workload_figures",
-    "workload_in_short", "workload_line", "workloads", "workloads_in_short",
+    "EXTRAS", "installation", "installation_table", "machine", "machine_comparison",
+    "machine_in_short", "machines", "machines_in_short", "memory_fit", "memory_fit_to_dict",
+    "model_figures", "models", "models_in_short", "op_times", "origin_lines", "policies",
+    "policies_in_short", "policy_figures", "runtime", "runtime_in_short", "runtimes",
+    "runtimes_in_short", "workload", "workload_figures", "workload_in_short", "workload_line",
+    "workloads", "workloads_in_short",
 ]  # fmt: skip

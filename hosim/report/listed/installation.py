@@ -82,8 +82,7 @@ def installation_table(found: dict[str, Any]) -> RenderableType:
         f"{human_size(kept['bytes'])}",
         *(f"{name} = {value}" for name, value in found["variables"].items()),
     ]
-    table = open_table("Extras", "extra", "installed", "for", left=3)
-    table.columns[1].no_wrap = table.columns[2].no_wrap = False
+    table = open_table("Extras", "extra", "installed", "for", left=3, wraps=("installed", "for"))
     for feature in found["extras"]:
         installed = ", ".join(
             f"{name} {version}" for name, version in feature["packages"].items() if version

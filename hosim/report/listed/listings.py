@@ -10,16 +10,162 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hosim.analysis import static_peak
+from hosim.costmodel import ORIGINS, op_durations, time_origins
+from hosim.data.runtime import Runtime
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Compute, Hardware
 from hosim.models import ListedModel
 from hosim.notes import each_once, notes, sentence
 from hosim.plain_text import counted, printable
 from hosim.report.drawn import memory_curve
-from hosim.report.listed.op_time_table import under_load
-from hosim.report.of_replays import NOTHING, composition, percent
-from hosim.report.printing import WholeFigures, open_table, paragraph
-from hosim.units import human_clock, human_compute, human_flops, human_rate, human_size, human_time
+from hosim.report.of_replays import composition
+from hosim.report.printing import NOTHING, WholeFigures, open_table, paragraph, percent
+from hosim.units import (
+    human_clock,
+    human_compute,
+    human_flops,
+    human_percent,
+    human_rate,
+    human_size,
+    human_time,
+)
+
+
+def runtimes(found: Sequence[Runtime]) -> Table:
+    """One row per runtime: how fast its kernels are in a whole step, what it sets, and of what
+    software it is.
+    """
+    table = open_table("Runtimes", "name", "speed", "sets", "software", left=1, spare=("software",))
+    for one in found:
+        table.add_row(
+            one.name, f"{one.speed.value:.2f}", set_by(one) or NOTHING, one.software or NOTHING
+        )
+    return table
+
+
+def runtime(
+    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float] | None = None
+) -> RenderableType:
+    """A runtime: what it sets, and each of its figures with its spread and source; ``written`` is
+    it as in its file, and ``left`` the time that a fitted one gives each run over that which was
+    measured.
+    """
+    table = open_table("", "figure", "value", "spread", "rests on", left=1)
+    for cells in figures_of(found, written):
+        table.add_row(*cells)
+    lines = [f"{found.name}: {found.software}", f"sets       {set_by(found) or NOTHING}"]
+    lines += [f"{verb:<10} {what}" for verb, what in of_host(found)]
+    sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
+    sources += [f"Source: {found.source.strip()}"] if found.source else []
+    runs = open_table("What is left", "run", "fitted over measured", left=1)
+    for name, ratio in (left or {}).items():
+        runs.add_row(name, human_percent(ratio - 1, signed=True))
+    after = [paragraph(*sources)] * bool(sources) + [runs] * bool(left)
+    return Group(paragraph(*lines), table, *after)
+
+
+def figures_of(found: Runtime, written: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """Each figure of a runtime: its name, what is ``written``, its spread and what it rests on."""
+    return [
+        (
+            name,
+            str(written[name]["value"]),
+            f"{figure.spread:.2f}",
+            "one measurement" if figure.one_row else NOTHING,
+        )
+        for name, figure in found.known.items()
+    ]
+
+
+def of_host(found: Runtime) -> list[tuple[str, str]]:
+    """The transfers that a runtime's host waits for, and those that it pins memory for."""
+    once = ("once",) if found.pins_once else ()
+    said = ("waits for", found.blocks), ("pins for", (*found.pins, *once))
+    return [(verb, ", ".join(what)) for verb, what in said if what]
+
+
+def set_by(one: Runtime) -> str:
+    """The settings of a workload that a runtime makes, as in a spec."""
+    return ", ".join(
+        [
+            f"{key}={str(value).lower() if isinstance(value, bool) else value}"
+            for key, value in one.options.items()
+        ]
+    )
+
+
+def op_times(graph: Graph, hardware: Hardware, every: bool = False) -> Table:
+    """A row for each kind of op, the longest first, or for ``every`` op in listed order."""
+    durations, origins = op_durations(graph, hardware), time_origins(graph, hardware)
+    if every:
+        table = open_table(
+            f"Times on {hardware.name}{under_load(hardware)}",
+            "op",
+            "kernel",
+            "sizes",
+            "time",
+            "from",
+            left=3,
+        )
+        for op, ns, origin in zip(graph.ops, durations, origins, strict=True):
+            table.add_row(
+                op.name,
+                op.kernel or NOTHING,
+                " ".join(map(str, op.sizes)) or NOTHING,
+                human_time(ns),
+                origin,
+            )
+        return table
+    times, counts = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
+    for op, ns, origin in zip(graph.ops, durations, origins, strict=True):
+        times[op.kind, op.kernel, origin] += ns
+        counts[op.kind, op.kernel, origin] += 1
+    table = open_table(
+        f"Times on {hardware.name}{under_load(hardware)}",
+        "kind",
+        "kernel",
+        "from",
+        "ops",
+        "time",
+        left=3,
+    )
+    for key, ns in sorted(times.items(), key=lambda item: (-item[1], item[0])):
+        kind, kernel, origin = key
+        table.add_row(kind, kernel or NOTHING, origin, f"{counts[key]:,}", human_time(ns))
+    return table
+
+
+def under_load(hardware: Hardware) -> str:
+    """Return the note after a clock where the processor sustains a lower one, at which peaks count;
+    else nothing.
+    """
+    figures = hardware.compute.processor
+    return (
+        f"; peaks count at the {human_clock(figures.sustained_hz)} that it sustains"
+        if figures is not None and figures.sustained_hz
+        else ""
+    )
+
+
+def origin_lines(graph: Graph, hardware: Hardware) -> list[str]:
+    """Return the shares of the ops' time by origin, in one line; none for a profile without a
+    processor, where all is measured or guessed.
+    """
+    if hardware.compute.processor is None:
+        return []
+    times = Counter[str]()
+    for ns, origin in zip(
+        op_durations(graph, hardware), time_origins(graph, hardware), strict=True
+    ):
+        times[origin] += ns
+    whole = sum(times.values()) or 1
+    return [
+        "Times of ops: "
+        + ", ".join(
+            f"{origin} {percent(times[origin], whole)}" for origin in ORIGINS if times[origin]
+        )
+        + "."
+    ]
 
 
 class Listed(Protocol):
@@ -233,10 +379,8 @@ def workloads(graphs: Iterable[Graph]) -> Table:
     """One row per workload: its size, work and memory with everything resident and ops in listed
     order.
     """
-    table = open_table(
-        "Workloads", "name", "ops", "tensors", "work", "peak in\nlisted order", spare=("of which",)
-    )
-    table.add_column("of which")
+    names = "name", "ops", "tensors", "work", "peak in\nlisted order", "of which"
+    table = open_table("Workloads", *names, spare=names[-1:], prose=names[-1:])
     for graph in graphs:
         peak = static_peak(graph)
         flops = _work(sum(op.flops for op in graph.ops))
@@ -255,10 +399,8 @@ def models(listed: Iterable[ListedModel]) -> RenderableType:
     """One row per model that a builder has, what is left out of the published ones, and how to name
     one as a workload.
     """
-    table = open_table(
-        "Models", "name", "layers", "parameters", "weights in bf16", spare=("layers",)
-    )
-    table.add_column("runs")
+    names = "name", "layers", "parameters", "weights in bf16", "runs"
+    table = open_table("Models", *names, spare=("layers",), prose=("runs",))
     left_out: dict[str, list[str]] = {}
     for model in listed:
         for line in model.left_out:
@@ -347,10 +489,9 @@ def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableTyp
 
     ``packages`` are those that the policies come from; they are shown if there is more than one.
     """
-    table = open_table("Policies", "policy")
     several = len(set(packages)) > 1
-    for column in ("package", "parameters", "summary")[not several :]:
-        table.add_column(column)
+    columns = ("package", "parameters", "summary")[not several :]
+    table = open_table("Policies", "policy", *columns, prose=columns)
     for policy, package in zip(listed, packages, strict=True):
         parameters = ", ".join(
             key if value is None else f"{key}={value}" for key, value in policy.parameters.items()
@@ -358,9 +499,8 @@ def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableTyp
         table.add_row(
             policy.name, *([package] if several else []), parameters or NOTHING, policy.summary
         )
-    systems = open_table("Whose systems they model", "policy")
-    for column in ("models", "does not model"):
-        systems.add_column(column)
+    columns = "models", "does not model"
+    systems = open_table("Whose systems they model", "policy", *columns, prose=columns)
     for policy in listed:
         if policy.models:
             systems.add_row(policy.name, policy.models, policy.leaves_out or NOTHING)

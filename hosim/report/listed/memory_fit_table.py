@@ -15,8 +15,14 @@ from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import DOES_NOT_FIT, SeenPeaks
 from hosim.models import Run
 from hosim.plain_text import one_line
-from hosim.report.of_replays import NOTHING, multiple, time_or_nothing
-from hosim.report.printing import OpenTable, open_table, paragraph
+from hosim.report.printing import (
+    NOTHING,
+    OpenTable,
+    multiple,
+    open_table,
+    paragraph,
+    time_or_nothing,
+)
 from hosim.units import human_size
 
 _MODULES = 3
@@ -53,7 +59,7 @@ def _good(fit: MemoryFit) -> bool:
 
 
 def _beside(fit: MemoryFit) -> list[str]:
-    """What the allocator has of it; without a runtime that it is not known."""
+    """The memory of the allocator; without a runtime a line that it is not known."""
     if fit.seen is None:
         return (
             ["A runtime holds more than tensors; --runtime says how much (hosim runtime list)."]
@@ -115,7 +121,7 @@ def _remedies(fit: MemoryFit) -> OpenTable:
 
 
 def _in_the_way(fit: MemoryFit) -> list[str]:
-    """Why something has no step, each reason once."""
+    """The reasons why a remedy has no step, each once."""
     reasons: dict[str, list[str]] = {}
     for one in fit.remedies:
         if one.why:

@@ -18,9 +18,9 @@ from hosim.notes import notes
 from hosim.plain_text import counted, one_line
 from hosim.report.answers import Answer
 from hosim.report.drawn import memory_curve
-from hosim.report.listed.listings import Listed, peak_compute
-from hosim.report.listed.runtimes_table import figures_of, of_host, set_by
-from hosim.report.of_replays import NOTHING, composition, percent
+from hosim.report.listed.listings import Listed, figures_of, of_host, peak_compute, set_by
+from hosim.report.of_replays import composition
+from hosim.report.printing import NOTHING, percent
 from hosim.units import human_flops, human_percent, human_rate, human_size, human_time
 
 Commands = Sequence[tuple[str, str]]

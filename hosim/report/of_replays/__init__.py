@@ -5,26 +5,26 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.of_replays.draws_table import in_draws, regrets, without_runtime
+    from hosim.report.of_replays.draws_table import (
+        in_draws,
+        regrets,
+        without_runtime,
+    )
     from hosim.report.of_replays.tables import (
-        NOTHING,
-        above,
         allocators,
         channels,
         comparison,
         composition,
+        devices,
         effort,
         enumerated,
         failures,
         header,
         least_bound,
-        multiple,
         ordered,
         peaks,
-        percent,
         replay,
         strongest,
-        time_or_nothing,
         timing,
         unproved,
         verdict,
@@ -35,18 +35,15 @@ else:
         __name__,
         {
             "draws_table": "in_draws regrets without_runtime",
-            "tables": "NOTHING above allocators channels comparison composition effort enumerated "
-            "failures "
-            "header "
-            "least_bound multiple ordered peaks percent replay strongest time_or_nothing timing "
-            "unproved verdict",
+            "tables": "allocators channels comparison composition devices effort enumerated "
+            "failures header least_bound ordered peaks replay strongest timing unproved "
+            "verdict",
             "transfer_table": "transfers",
         },
     )
 
 __all__ = [
-    "NOTHING", "above", "allocators", "channels", "comparison", "composition", "effort",
-    "enumerated", "failures", "header", "in_draws", "least_bound", "multiple", "ordered", "peaks",
-    "percent", "regrets", "replay", "strongest", "time_or_nothing", "timing", "transfers",
-    "unproved", "verdict", "without_runtime",
+    "allocators", "channels", "comparison", "composition", "devices", "effort", "enumerated",
+    "failures", "header", "in_draws", "least_bound", "ordered", "peaks", "regrets", "replay",
+    "strongest", "timing", "transfers", "unproved", "verdict", "without_runtime",
 ]  # fmt: skip

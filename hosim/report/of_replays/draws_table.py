@@ -5,18 +5,17 @@ where the uncertainty is from.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 
-from hosim.analysis.remarks import beside_fastest, often, uncertainty_line
+from hosim.analysis.remarks import PairedDraws, beside_fastest, often, uncertainty_line
 from hosim.data.draws import Regret
 from hosim.graph import Graph
 from hosim.io.runtimes import runtimes_for
-from hosim.report.printing import open_table, paragraph
+from hosim.report.printing import NOTHING, interval, open_table, paragraph, table_of
 from hosim.result import Result
-from hosim.units import human_percent, human_time
-
-_NOTHING = "-"
+from hosim.units import human_percent
 
 
 def in_draws(
@@ -42,50 +41,17 @@ def in_draws(
     if not unsure:
         return paragraph()
     if len(unsure) == 1:
-        only = unsure[0][0]
-        unfit = 0.0 if only.drawn is None else only.drawn.unfit_share
-        misfits = (
-            [
-                f"In {often(unfit)} the plan does not fit: copies take the room that an op then "
-                "lacks."
-            ]
-            if unfit
-            else []
-        )
-        return paragraph(
-            f"90 % interval of the makespan: {_interval(only)}.",
-            *misfits,
-            *_sources(only),
-            space=True,
-        )
+        return _of_one(unsure[0][0])
     pairs = {pair.second: pair for pair in beside_fastest(results, labels)}
     first = next((pair.first for pair in pairs.values()), "")
-    than = f"{first}\nis faster in" if first else ""
-    table = open_table(
-        "Draws of what is uncertain",
-        "of",
-        "90 % interval",
-        "draws",
-        "does not\nfit in",
-        than,
-        "times\nas long",
-        *(["rank"] if ranks else []),
-        left=1,
-    )
+    rows = [_row(result, label, pairs.get(label), places.get(label)) for result, label in unsure]
+    names = ("of", "interval", "draws", "unfit", "faster", "longer", *(["rank"] if ranks else []))
+    titles = {"faster": f"{first}\nis faster in" if first else ""}
+    table = table_of("Draws of what is uncertain", names, rows, titles=titles)
     kinds: dict[str, list[str]] = {}
     for result, label in unsure:
-        pair, drawn = pairs.get(label), result.drawn
-        assert drawn is not None
-        if drawn.kind:
-            kinds.setdefault(drawn.kind, []).append(label)
-        lacks = often(drawn.unfit_share) if drawn.unfit_share else _NOTHING
-        faster, longer = (
-            (often(pair.faster_share), f"{1 + pair.low:.3f} to {1 + pair.high:.3f}")
-            if pair
-            else (_NOTHING, _NOTHING)
-        )
-        rank = [_rank(places[label])] if ranks else []
-        table.add_row(label, _interval(result), f"{drawn.count}", lacks, faster, longer, *rank)
+        if result.drawn is not None and result.drawn.kind:
+            kinds.setdefault(result.drawn.kind, []).append(label)
     best = next((result for result, label in unsure if label == first), unsure[0][0])
     return Group(
         table,
@@ -95,6 +61,38 @@ def in_draws(
             space=True,
         ),
     )
+
+
+def _of_one(only: Result) -> RenderableType:
+    unfit = 0.0 if only.drawn is None else only.drawn.unfit_share
+    misfits = (
+        [f"In {often(unfit)} the plan does not fit: copies take the room that an op then lacks."]
+        if unfit
+        else []
+    )
+    first = f"90 % interval of the makespan: {_interval(only)}."
+    return paragraph(first, *misfits, *_sources(only), space=True)
+
+
+def _row(
+    result: Result, label: str, pair: PairedDraws | None, ends: tuple[int, int] | None
+) -> dict[str, Any]:
+    """A result in draws, and beside the fastest one; ``ends`` are the ranks between which it
+    lies.
+    """
+    drawn = result.drawn
+    assert drawn is not None
+    row = {
+        "of": label,
+        "interval": _interval(result),
+        "draws": str(drawn.count),
+        "unfit": often(drawn.unfit_share) if drawn.unfit_share else None,
+        "rank": ends and (str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"),
+    }
+    if pair is not None:
+        row["faster"] = often(pair.faster_share)
+        row["longer"] = f"{1 + pair.low:.3f} to {1 + pair.high:.3f}"
+    return row
 
 
 def regrets(rows: Sequence[Regret]) -> RenderableType:
@@ -111,18 +109,12 @@ def regrets(rows: Sequence[Regret]) -> RenderableType:
         unfit = len(row.losses) - len(row.known)
         table.add_row(
             row.policy,
-            _NOTHING if row.mean is None else human_percent(row.mean, 1),
-            f"{human_percent(low, 1)} to {human_percent(high, 1)}" if row.known else _NOTHING,
-            f"{unfit} of {len(row.losses)}" if unfit else _NOTHING,
+            NOTHING if row.mean is None else human_percent(row.mean, 1),
+            f"{human_percent(low, 1)} to {human_percent(high, 1)}" if row.known else NOTHING,
+            f"{unfit} of {len(row.losses)}" if unfit else NOTHING,
         )
     line = "by how much the plan takes longer than the one that its policy makes for that world"
     return Group(table, paragraph(line, style="dim", space=True))
-
-
-def _rank(ends: tuple[int, int] | None) -> str:
-    if ends is None:
-        return _NOTHING
-    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
 def without_runtime(graph: Graph, results: Sequence[Result]) -> str:
@@ -150,9 +142,7 @@ def without_runtime(graph: Graph, results: Sequence[Result]) -> str:
 
 
 def _interval(result: Result) -> str:
-    if result.makespan_low_ns is None or result.makespan_high_ns is None:
-        return _NOTHING
-    return f"{human_time(result.makespan_low_ns)} to {human_time(result.makespan_high_ns)}"
+    return interval(result.makespan_low_ns, result.makespan_high_ns) or NOTHING
 
 
 def _sources(result: Result, name: str = "") -> list[str]:

@@ -7,7 +7,8 @@ are rounded to three digits, with binary prefixes; the exact integers are in the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -23,18 +24,58 @@ from hosim.notes import each_once, notes
 from hosim.plain_text import counted, printable
 from hosim.report.of_replays.draws_table import in_draws, without_runtime
 from hosim.report.printing import (
+    NOTHING,
     OpenTable,
     WholeFigures,
+    above,
     begins_bold,
+    by_makespan,
+    known_in,
     lines_of,
     open_table,
     paragraph,
+    percent,
+    size_or_nothing,
+    table_of,
 )
-from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result
+from hosim.result import STALL_CAUSES, WORKSPACE, AllocatorState, Result, Spread
 from hosim.units import human_size, human_time
 
-NOTHING = "-"
-"""The text of a cell for a figure that is zero or does not exist."""
+
+def devices(results: Sequence[Result], hardware: Hardware) -> Table:
+    """One row per result of several devices: the minimum, the median and the maximum of makespan,
+    stall and peak.
+    """
+    figures = [(result.policy, result.devices) for result in results if result.devices is not None]
+    peak = f"peak\n{hardware.device_tier}"
+    table = open_table(
+        "Devices: least, median and most",
+        "policy",
+        "devices",
+        *["makespan"] * 3,
+        *["stall"] * 3,
+        *[peak] * 3,
+    )
+    for policy, spread in figures:
+        count = (
+            str(spread.count)
+            if spread.feasible == spread.count
+            else f"{spread.feasible} of {spread.count} fit"
+        )
+        held = spread.peak_bytes.get(hardware.device_tier)
+        cells = [
+            *_three(spread.makespan_ns, human_time),
+            *_three(spread.stall_ns, human_time),
+            *_three(held, human_size),
+        ]
+        table.add_row(policy, count, *cells)
+    return table
+
+
+def _three(spread: Spread | None, human: Callable[[int], str]) -> list[str]:
+    if spread is None:
+        return [NOTHING] * 3
+    return [human(value) if value else NOTHING for value in (spread.min, spread.median, spread.max)]
 
 
 def comparison(
@@ -148,60 +189,6 @@ def ordered(kinds: Iterable[str]) -> list[str]:
     return sorted(held, key=lambda kind: (rank.get(kind, len(rank)), kind))
 
 
-def percent(part: float, whole: float) -> str:
-    """``part`` of ``whole`` in percent: one decimal below ten, none above; never rounded to 0 % or
-    100 %.
-
-    >>> (
-    ...     percent(1, 8),
-    ...     percent(1, 100),
-    ...     percent(1, 10**6),
-    ...     percent(999_999, 10**6),
-    ...     percent(0, 5),
-    ...     percent(5, 5),
-    ... )
-    ('12 %', '1.0 %', '<0.1 %', '>99 %', '0 %', '100 %')
-    """
-    value = 100 * part / whole if whole else 0.0
-    if value == 0:
-        return "0 %"
-    if value < 0.1:
-        return "<0.1 %"
-    if 99 < value < 100:
-        return ">99 %"
-    return f"{value:.1f} %" if value < 9.95 else f"{value:.0f} %"
-
-
-def above(value: int, bound: int | None) -> str:
-    """Return the gap between ``value`` and ``bound``: in percent, or as a multiple from 2 on.
-
-    >>> above(101, 100), above(270, 100), above(100, 100), above(5, None)
-    ('+1.0 %', '2.70x', '+0 %', '-')
-    """
-    if not bound:
-        return NOTHING
-    return f"{value / bound:.2f}x" if value >= 2 * bound else f"+{percent(value - bound, bound)}"
-
-
-def multiple(value: float | None) -> str:
-    """A multiple for people: three decimals below two, where small differences matter, two above; a
-    dash for none.
-
-    >>> multiple(1.0046), multiple(26.5), multiple(None)
-    ('1.005x', '26.50x', '-')
-    """
-    return NOTHING if value is None else f"{value:.3f}x" if value < 2 else f"{value:.2f}x"
-
-
-def time_or_nothing(value: int | None) -> str:
-    """A time as people write it, nanoseconds given; a dash for none."""
-    return human_time(value) if value else NOTHING
-
-
-def _size(value: int) -> str:
-    return human_size(value) if value else NOTHING
-
-
 def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Table:
     """One row per policy: makespan, distance to the lower bound, stall by cause, drain if there is
     any, and the peak of the device tier.
@@ -212,72 +199,47 @@ def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Tab
     The bound is :func:`least_bound`: plans that edit the graph or need not restore anything have
     lower bounds than others.
     """
-    stalls = [f"{cause}\nstall" for cause in STALL_CAUSES]
-    peak = f"peak\n{hardware.device_tier}"
     bound = least_bound(results)
     ideal = next((result.ideal_ns for result in results if result.ideal_ns), None)
     compared = [f"lower bound {human_time(bound)}"] if bound else []
     compared += [f"baseline {human_time(ideal)}"] if ideal else []
-    title = f"Time ({', '.join(compared)})" if compared else "Time"
-    slower = [f"slowdown vs\n{base}" if base else "slowdown"] if ideal else []
-    again = (
-        ["ops\nrecomputed"]
-        if any(result.feasible and result.plan.get("recomputes") for result in results)
-        else []
+    rows = [_timed(result, bound, hardware.device_tier) for result in results]
+    names = ["policy", "makespan_ns", "gap_to_bound", *(["slowdown"] if ideal else [])]
+    names += [f"{cause}_stall_ns" for cause in STALL_CAUSES]
+    names += [*known_in(rows, "drain_ns", "recomputes", "moved_ops"), "peak_bytes", "of_budget"]
+    titles = {"peak_bytes": f"peak\n{hardware.device_tier}"}
+    if base:
+        titles["slowdown"] = f"slowdown vs\n{base}"
+    return table_of(
+        f"Time ({', '.join(compared)})" if compared else "Time",
+        names,
+        rows,
+        titles=titles,
+        spare=("of_budget",),
+        style=by_makespan(rows, green=len(rows) > 1),
     )
-    moved = (
-        ["ops\nmoved"]
-        if any(result.feasible and result.plan.get("moved_ops") for result in results)
-        else []
-    )
-    drain = ["drain"] if any(result.feasible and result.drain_ns for result in results) else []
-    table = open_table(
-        title,
-        "policy",
-        "makespan",
-        "gap to\nbound",
-        *slower,
-        *stalls,
-        *drain,
-        *again,
-        *moved,
-        peak,
-        "of\nbudget",
-        spare=("of\nbudget",),
-    )
-    best = min(
-        (r.makespan_ns for r in results if r.feasible and r.makespan_ns is not None), default=None
-    )
-    for result in results:
-        if not result.feasible or result.makespan_ns is None:
-            table.add_row(
-                result.policy,
-                "failed" if result.failed else "does not fit",
-                *[NOTHING] * (len(table.columns) - 2),
-                style="red",
-            )
-            continue
-        peak_bytes = result.peak_bytes.get(hardware.device_tier, 0)
-        table.add_row(
-            result.policy,
-            human_time(result.makespan_ns),
-            above(result.makespan_ns, bound),
-            *(multiple(result.slowdown) for _ in slower),
-            *(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES),
-            *(time_or_nothing(result.drain_ns) for _ in drain),
-            *(
-                f"{result.plan['recomputes']:,}" if result.plan.get("recomputes") else NOTHING
-                for _ in again
-            ),
-            *(
-                f"{result.plan['moved_ops']:,}" if result.plan.get("moved_ops") else NOTHING
-                for _ in moved
-            ),
-            _size(peak_bytes),
-            percent(peak_bytes, result.budget_bytes),
-            style="green" if len(results) > 1 and result.makespan_ns == best else None,
-        )
-    return table
+
+
+def _timed(result: Result, bound: int | None, tier: str) -> dict[str, Any]:
+    """The columns of :func:`timing`; of a result that does not fit only that."""
+    if not result.feasible or result.makespan_ns is None:
+        return {
+            "policy": result.policy,
+            "makespan_ns": "failed" if result.failed else "does not fit",
+        }
+    peak = result.peak_bytes.get(tier, 0)
+    return {
+        "policy": result.policy,
+        "makespan_ns": result.makespan_ns,
+        "gap_to_bound": above(result.makespan_ns, bound),
+        "slowdown": result.slowdown,
+        **{f"{cause}_stall_ns": result.stall_ns.get(cause) or None for cause in STALL_CAUSES},
+        "drain_ns": result.drain_ns or None,
+        "recomputes": result.plan.get("recomputes") or None,
+        "moved_ops": result.plan.get("moved_ops") or None,
+        "peak_bytes": peak or None,
+        "of_budget": peak / result.budget_bytes if result.budget_bytes else 0.0,
+    }
 
 
 def strongest(results: Sequence[Result]) -> Text:
@@ -368,24 +330,22 @@ def peaks(results: Sequence[Result], hardware: Hardware, tiers: Sequence[str] = 
             if held
         }
     )
-    table = open_table(
-        "Peak by kind of tensor",
-        "policy",
-        "tier",
-        "peak",
-        "reached at",
-        *(kind.replace("_", " ") for kind in kinds),
-        left=2,
-    )
-    for result in results:
-        for tier in tiers:
-            held = result.peak_breakdown.get(tier, {})
-            row = [
-                human_size(result.peak_bytes.get(tier, 0)),
-                human_time(result.peak_at_ns.get(tier, 0)),
-            ]
-            table.add_row(result.policy, tier, *row, *(_size(held.get(kind, 0)) for kind in kinds))
-    return table
+    rows = [
+        {
+            "policy": result.policy,
+            "tier": tier,
+            "peak_bytes": result.peak_bytes.get(tier, 0),
+            "reached_at_ns": result.peak_at_ns.get(tier, 0),
+            **{
+                kind: size_or_nothing(result.peak_breakdown.get(tier, {}).get(kind))
+                for kind in kinds
+            },
+        }
+        for result in results
+        for tier in tiers
+    ]
+    names = ("policy", "tier", "peak_bytes", "reached_at_ns", *kinds)
+    return table_of("Peak by kind of tensor", names, rows, left=2)
 
 
 def channels(results: Sequence[Result]) -> RenderableType:
@@ -394,33 +354,26 @@ def channels(results: Sequence[Result]) -> RenderableType:
 
     The mean queue is how many transfers wait for the channel, on average over the makespan.
     """
-    names = (
-        "policy",
-        "channel",
-        "transfers",
-        "moved",
-        "utilization",
-        "overlapped",
-        "exposed",
-        "mean\nqueue",
-        "contention",
-    )
-    table = open_table("Channels", *names, left=2, spare=("contention", "mean\nqueue"))
-    for result in results:
-        for name, channel in result.channels.items():
-            if channel.transfers:
-                table.add_row(
-                    result.policy,
-                    name,
-                    f"{channel.transfers:,}",
-                    human_size(channel.bytes),
-                    percent(channel.utilization, 1),
-                    percent(channel.hidden_ns, channel.busy_ns),
-                    time_or_nothing(channel.exposed_ns),
-                    _mean(channel.queue_ns, result.makespan_ns),
-                    time_or_nothing(channel.contention_ns),
-                )
-    return table if table.row_count else paragraph("Channels: nothing moved.", space=True)
+    rows = [
+        {
+            "policy": result.policy,
+            "channel": name,
+            "transfers": channel.transfers,
+            "moved_bytes": channel.bytes,
+            "utilization": channel.utilization,
+            "overlapped": channel.hidden_ns / channel.busy_ns if channel.busy_ns else 0.0,
+            "exposed_ns": channel.exposed_ns or None,
+            "mean_queue": _mean(channel.queue_ns, result.makespan_ns),
+            "contention_ns": channel.contention_ns or None,
+        }
+        for result in results
+        for name, channel in result.channels.items()
+        if channel.transfers
+    ]
+    if not rows:
+        return paragraph("Channels: nothing moved.", space=True)
+    spare = "contention_ns", "mean_queue"
+    return table_of("Channels", list(rows[0]), rows, left=2, spare=spare)
 
 
 def _mean(spent_ns: int, makespan_ns: int | None) -> str:
@@ -440,51 +393,40 @@ def allocators(results: Sequence[Result]) -> RenderableType:
     ]
     if not figures:
         return paragraph()
-    names = (
-        "policy",
-        "order",
-        "at",
-        "allocated",
-        "reserved",
-        "fragmentation",
-        "largest free",
-        "peak reserved",
-    )
-    table = open_table(f"Allocator: {figures[0][1].name}", *names, left=3)
+    rows = []
     for policy, figure in figures:
-        table.add_row(
-            policy,
-            figure.account,
-            "peak",
-            *_state_cells(figure.at_peak),
-            human_size(figure.peak_reserved_bytes),
-        )
+        at = {"policy": policy, "order": figure.account, "at": "peak", **_state(figure.at_peak)}
+        rows.append({**at, "peak_reserved_bytes": figure.peak_reserved_bytes})
         if figure.out_of_memory is not None:
-            table.add_row("", "", "out of memory", *_state_cells(figure.out_of_memory), "")
-    return table
+            at = {"policy": "", "order": "", "at": "out of memory", **_state(figure.out_of_memory)}
+            rows.append({**at, "peak_reserved_bytes": ""})
+    return table_of(f"Allocator: {figures[0][1].name}", list(rows[0]), rows, left=3)
 
 
-def _state_cells(state: AllocatorState) -> tuple[str, ...]:
+def _state(state: AllocatorState) -> dict[str, Any]:
     unused = percent(state.reserved_bytes - state.allocated_bytes, state.reserved_bytes)
-    return (
-        human_size(state.allocated_bytes),
-        human_size(state.reserved_bytes),
-        unused,
-        human_size(state.largest_free_bytes),
-    )
+    return {
+        "allocated_bytes": state.allocated_bytes,
+        "reserved_bytes": state.reserved_bytes,
+        "fragmentation": unused,
+        "largest_free_bytes": state.largest_free_bytes,
+    }
 
 
 def streams(result: Result) -> Table:
     """The division of the makespan on every stream of one result."""
-    table = open_table(
-        "Streams", "stream", "busy", *(f"{cause} stall" for cause in STALL_CAUSES), "drain"
-    )
-    for name, figures in result.streams.items():
-        stalls = [time_or_nothing(figures.stall_ns.get(cause, 0)) for cause in STALL_CAUSES]
-        table.add_row(
-            name, time_or_nothing(figures.busy_ns), *stalls, time_or_nothing(figures.drain_ns)
-        )
-    return table
+    rows = [
+        {
+            "stream": name,
+            "busy_ns": figures.busy_ns or None,
+            **{f"{cause}_stall_ns": figures.stall_ns.get(cause) or None for cause in STALL_CAUSES},
+            "drain_ns": figures.drain_ns or None,
+        }
+        for name, figures in result.streams.items()
+    ]
+    titles = {f"{cause}_stall_ns": f"{cause} stall" for cause in STALL_CAUSES}
+    names = ("stream", "busy_ns", *titles, "drain_ns")
+    return table_of("Streams", names, rows, titles=titles)
 
 
 def failures(results: Sequence[Result]) -> RenderableType:

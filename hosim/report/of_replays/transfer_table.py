@@ -10,15 +10,14 @@ from rich.console import Group, RenderableType
 
 from hosim.data.folded_parts import folded
 from hosim.planner.hyperoffload.explanations import Explanation, ObservedTransfer
-from hosim.report.of_replays.tables import NOTHING, percent, time_or_nothing
-from hosim.report.printing import and_more, open_table, paragraph
+from hosim.report.printing import NOTHING, and_more, open_table, paragraph, percent, time_or_nothing
 from hosim.units import human_time
 
 _TOGETHER = (
     ". Of parts issued together: the first start, the last end, queued until that start, "
     "covered and exposed in all."
 )
-_TEXTS = 5, 8, 11
+_PROSE = "could begin", "while", "waiting"
 
 
 def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
@@ -45,9 +44,9 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
             "waiting",
         ),
         left=2,
+        wraps=("tensor",),
+        prose=_PROSE,
     )
-    for column in _TEXTS:
-        table.columns[column].justify = "left"
     ops = explained.plan.graph.ops
     for name, copies in rows[:top]:
         moves = [copy.transfer for copy in copies]
@@ -70,15 +69,13 @@ def transfers(explained: Explanation, top: int | None = None) -> RenderableType:
             time_or_nothing(_exposed(copies)),
             ", ".join(ops[i].name for i in waiting) or NOTHING,
         )
-    for column in (0, *_TEXTS):
-        table.columns[column].no_wrap, table.columns[column].overflow = False, "fold"
     return Group(
         table, and_more(len(rows), top), paragraph(*explained.notes, style="dim", space=True)
     )
 
 
 def _window(copies: Sequence[ObservedTransfer]) -> str:
-    """From when and until when the first of these could begin at no cost."""
+    """The times from and until which the first of these could begin at no cost."""
     ends = [
         [x for x in found if x is not None]
         for found in zip(*[(c.earliest_ns, c.latest_ns) for c in copies], strict=True)

@@ -8,17 +8,14 @@ if TYPE_CHECKING:
     from hosim.report.of_studies.calibration_tables import calibration, kernels
     from hosim.report.of_studies.chosen_processors import chosen_processors
     from hosim.report.of_studies.robustness_table import robustness, to_dict
-    from hosim.report.of_studies.routing_table import predictions
     from hosim.report.of_studies.stages_table import stages, stages_to_dict
     from hosim.report.of_studies.studies import (
         blame,
-        cell,
-        column_title,
         diff,
         errors,
         fit,
         frontier,
-        listing,
+        predictions,
         sweep,
         varied_columns,
     )
@@ -26,6 +23,7 @@ if TYPE_CHECKING:
         CONSTANTS,
         RIVALS,
         constant_rows,
+        ranks_table,
         rival_rows,
         rows,
         schemes,
@@ -43,19 +41,18 @@ else:
             "calibration_tables": "calibration kernels",
             "chosen_processors": "chosen_processors",
             "robustness_table": "robustness to_dict",
-            "routing_table": "predictions",
             "stages_table": "stages stages_to_dict",
-            "studies": "blame cell column_title diff errors fit frontier listing sweep varied_columns",
-            "validation_table": "CONSTANTS RIVALS constant_rows rival_rows rows schemes "
-            "short_name signed_time taken_from_recording "
-            "time_and_share validation verdict_lines",
+            "studies": "blame diff errors fit frontier predictions sweep varied_columns",
+            "validation_table": "CONSTANTS RIVALS constant_rows ranks_table rival_rows rows schemes "
+            "short_name signed_time taken_from_recording time_and_share validation "
+            "verdict_lines",
         },
     )
 
 __all__ = [
-    "CONSTANTS", "RIVALS", "blame", "calibration", "cell", "chosen_processors",
-    "column_title", "constant_rows", "diff", "errors", "fit", "frontier", "kernels", "listing", "predictions",
-    "rival_rows", "robustness", "rows", "schemes", "short_name", "signed_time", "stages",
-    "stages_to_dict", "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation",
-    "varied_columns", "verdict_lines",
+    "CONSTANTS", "RIVALS", "blame", "calibration", "chosen_processors", "constant_rows", "diff",
+    "errors", "fit", "frontier", "kernels", "predictions", "ranks_table", "rival_rows",
+    "robustness", "rows", "schemes", "short_name", "signed_time", "stages", "stages_to_dict",
+    "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation", "varied_columns",
+    "verdict_lines",
 ]  # fmt: skip

@@ -10,8 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.plain_text import counted
-from hosim.report.of_replays import NOTHING
-from hosim.report.printing import open_table, paragraph
+from hosim.report.printing import NOTHING, open_table, paragraph
 from hosim.units import human_percent, human_rate, human_size, human_time
 
 

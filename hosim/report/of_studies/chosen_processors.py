@@ -9,8 +9,7 @@ from hosim.cache_plan import Plan
 from hosim.graph import DEVICE
 from hosim.hardware import Hardware
 from hosim.plain_text import printable
-from hosim.report.of_replays import NOTHING
-from hosim.report.printing import open_table
+from hosim.report.printing import NOTHING, open_table
 from hosim.units import human_time
 
 _NAMED = 3
@@ -31,8 +30,9 @@ def chosen_processors(plan: Plan, hardware: Hardware) -> RenderableType:
         "ops",
         "count",
         *[f"on {p or DEVICE}" for p in times],
+        "which",
+        prose=("which",),
     )
-    table.add_column("which")
     for (kind, processor), listed in sorted(of.items()):
         taken = [[ns[i] for i in listed if i in ns] for ns in times.values()]
         names = [printable(graph.ops[i].name) for i in listed[:_NAMED]]

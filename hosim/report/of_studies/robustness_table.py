@@ -12,8 +12,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.plain_text import counted
-from hosim.report.of_replays import NOTHING, multiple, percent
-from hosim.report.printing import open_table, paragraph
+from hosim.report.printing import NOTHING, multiple, open_table, paragraph, percent
 from hosim.result import slowdown
 from hosim.units import human_size, human_time
 

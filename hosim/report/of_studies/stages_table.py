@@ -11,8 +11,8 @@ from hosim.cache_plan import Plan
 from hosim.data.stages import StagesResult
 from hosim.notes import sentence
 from hosim.plain_text import counted, printable
-from hosim.report.of_replays import NOTHING, failures, percent, time_or_nothing
-from hosim.report.printing import open_table, paragraph
+from hosim.report.of_replays import failures
+from hosim.report.printing import NOTHING, open_table, paragraph, percent, time_or_nothing
 from hosim.units import human_size, human_time
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,15 +13,75 @@ from rich.text import Text
 from hosim.data.folded_parts import folded, tensors_of
 from hosim.graph import Tensor
 from hosim.hardware import Hardware
-from hosim.report.of_replays import NOTHING, multiple
-from hosim.report.printing import open_table, paragraph
-from hosim.units import human_rate, human_size, human_time
+from hosim.report.printing import (
+    NOTHING,
+    Row,
+    by_makespan,
+    cell,
+    column_title,
+    interval,
+    known_in,
+    open_table,
+    paragraph,
+    percent,
+    table_of,
+    time_or_nothing,
+)
+from hosim.units import human_size, human_time
 
-Row = Mapping[str, Any]
+if TYPE_CHECKING:
+    from hosim.study import Mispredictions
+
+
+def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
+    """One row per policy with predictions: where the chosen experts' tensors came from, and what
+    right and wrong predictions cost.
+    """
+    figures = (
+        "chosen",
+        "resident",
+        "prefetched",
+        "missed",
+        "wrong",
+        "wrong\nbytes",
+        "wrong\ntime",
+        "harm",
+        "lost",
+        "gained",
+    )
+    title = "Predictions (experts' tensors)"
+    table = open_table(title, "policy", *figures, wraps=("policy",))
+    for row in rows:
+        table.add_row(
+            row.policy,
+            f"{row.chosen:,}",
+            percent(row.resident, row.chosen),
+            percent(row.prefetched, row.chosen),
+            percent(row.missed, row.chosen),
+            f"{row.wrong:,}" if row.wrong else NOTHING,
+            human_size(row.wrong_bytes) if row.wrong else NOTHING,
+            human_time(row.wrong_ns) if row.wrong else NOTHING,
+            _difference(row.harm_ns),
+            _difference(row.lost_ns),
+            _difference(row.gained_ns),
+        )
+    lines = (
+        "wrong: prefetched for a gate that did not choose it, with the time of these transfers. "
+        "In makespan: what these took (harm), what "
+        "perfect prediction would save (lost), what predicting saved over fetching when the gate "
+        "has decided (gained)."
+    )
+    return Group(table, paragraph(lines, style="dim", space=True))
+
+
+def _difference(value: int | None) -> str:
+    if value is None:
+        return NOTHING
+    return f"-{human_time(-value)}" if value < 0 else human_time(value)
+
 
 _WHOLE: Mapping[str, Tensor] = {}
 """No parts."""
-_HUMAN = (("_bytes_per_s", human_rate), ("_bytes", human_size), ("_ns", human_time))
 
 
 def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> RenderableType:
@@ -29,47 +89,37 @@ def sweep(rows: Sequence[Row], fields: Sequence[str], hardware: Hardware) -> Ren
     the fastest is green, errors are below.
     """
     columns = varied_columns(rows, fields)
-    shown = ["budget\nasked" if column == "budget" else _short(column) for column in columns]
-    table = open_table(
+    listed = [_figures(row, hardware) for row in rows]
+    names = ["budget_bytes", "makespan_ns", *known_in(listed, "interval"), "slowdown", "stalls"]
+    table = table_of(
         "Sweep",
-        *shown,
-        "budget",
-        "makespan",
-        *_interval_title(rows),
-        "slowdown",
-        "stalls",
-        f"peak\n{hardware.device_tier}",
+        [*columns, *names, "peak_bytes"],
+        listed,
         left=len(columns),
+        titles={c: "budget\nasked" if c == "budget" else _short(c) for c in columns}
+        | {"peak_bytes": f"peak\n{hardware.device_tier}"},
+        style=by_makespan(listed),
     )
-    best = min((row["makespan_ns"] for row in rows if row["feasible"]), default=None)
-    for row in rows:
-        cells = [cell(column, row[column]) for column in columns]
-        budget = cell("budget_bytes", row["budget_bytes"])
-        if not row["feasible"]:
-            table.add_row(
-                *cells,
-                budget,
-                "does not fit" if row["budget_bytes"] else "error",
-                *[NOTHING] * (3 + len(_interval_title(rows))),
-                style="red",
-            )
-            continue
-        stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
-        peak = row[f"{hardware.device_tier}_peak_bytes"]
-        times = [
-            human_time(row["makespan_ns"]),
-            *_interval(rows, row),
-            multiple(row["slowdown"]),
-            human_time(stalls) if stalls else NOTHING,
-        ]
-        table.add_row(
-            *cells,
-            budget,
-            *times,
-            human_size(peak),
-            style="green" if row["makespan_ns"] == best else None,
-        )
     return Group(table, errors(rows))
+
+
+def _figures(row: Row, hardware: Hardware) -> Row:
+    """A row of a study with the columns that are made from others; of one that does not fit only
+    what was asked.
+    """
+    if not row["feasible"]:
+        return {
+            **row,
+            "makespan_ns": "does not fit" if row["budget_bytes"] else "error",
+            "slowdown": None,
+        }
+    stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
+    return {
+        **row,
+        **_interval(row),
+        "stalls": time_or_nothing(stalls),
+        "peak_bytes": row[f"{hardware.device_tier}_peak_bytes"],
+    }
 
 
 def varied_columns(rows: Sequence[Row], fields: Sequence[str]) -> list[str]:
@@ -84,17 +134,8 @@ def varied_columns(rows: Sequence[Row], fields: Sequence[str]) -> list[str]:
     return [*varied, *(["policy"] if len({row["policy"] for row in rows}) > 1 else [])]
 
 
-def _interval_title(rows: Sequence[Row]) -> list[str]:
-    """The title of the column of the makespan's interval, where some row has one."""
-    known = any([row.get("makespan_low_ns") is not None for row in rows])
-    return ["90 % interval"] if known else []
-
-
-def _interval(rows: Sequence[Row], row: Row) -> list[str]:
-    """The cell of that column."""
-    low, high = row.get("makespan_low_ns"), row.get("makespan_high_ns")
-    known = NOTHING if low is None or high is None else f"{human_time(low)} to {human_time(high)}"
-    return [known for _ in _interval_title(rows)]
+def _interval(row: Row) -> Row:
+    return {"interval": interval(row.get("makespan_low_ns"), row.get("makespan_high_ns"))}
 
 
 def errors(rows: Sequence[Row]) -> Text:
@@ -109,119 +150,53 @@ def errors(rows: Sequence[Row]) -> Text:
     return paragraph(*lines, style="red", space=True)
 
 
-def cell(column: str, value: Any) -> str:
-    """A value for people, by the unit that the column's name ends in."""
-    if value is None:
-        return NOTHING
-    if column == "slowdown" and isinstance(value, float):
-        return multiple(value)
-    for suffix, human in _HUMAN:
-        if column.endswith(suffix) and isinstance(value, int):
-            return human(value)
-    if column == "slowdown" and isinstance(value, float):
-        return multiple(value)
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
 def _short(column: str) -> str:
     """A column's title, broken if it is long."""
     title = column_title(column)
     return title.replace(".", ".\n") if len(title) > 14 else title
 
 
-def listing(title: str, rows: Sequence[Row], columns: Sequence[str], left: int = 1) -> Table:
-    """A table of some columns of rows, quantities for people."""
-    table = open_table(title, *(column_title(column) for column in columns), left=left)
-    for row in rows:
-        table.add_row(*(cell(column, row.get(column)) for column in columns))
-    return table
-
-
-def column_title(column: str) -> str:
-    """The title of a column in a table; a varied field keeps the name that it was given by.
-
-    >>> column_title("peak_bytes"), column_title("workload.cache_home")
-    ('peak', 'workload.cache_home')
-    """
-    for suffix, _ in _HUMAN:
-        column = column.removesuffix(suffix)
-    return column if "." in column else column.replace("_", " ")
-
-
 def frontier(rows: Sequence[Row], hardware: Hardware, verdict: str) -> RenderableType:
     """One row per budget, with those on the curve marked, and below it the ``verdict``, if any."""
-    tier = hardware.device_tier
-    title = f"Peak memory against makespan (baseline {human_time(rows[0]['ideal_ns'])})"
-    costs = {"cost_per_million_tokens": "cost of\n1M tokens", "cost": "cost of\na step"}
-    column = next(
-        (name for name in costs if any([row.get(name) is not None for row in rows])), None
-    )
-    priced = [] if column is None else [costs[column]]
-    table = open_table(
-        title,
-        "budget",
-        f"peak\n{tier}",
-        "makespan",
-        *_interval_title(rows),
-        "slowdown",
-        "stalls",
-        *priced,
-        "on the\ncurve",
+    listed = [
+        {
+            **_figures(row, hardware),
+            "step_cost": _price(row.get("cost")),
+            "token_cost": _price(row.get("cost_per_million_tokens")),
+            "on_curve": "*" if row["pareto"] else "" if row["feasible"] else None,
+        }
+        for row in rows
+    ]
+    names = ["budget_bytes", "peak_bytes", "makespan_ns", *known_in(listed, "interval")]
+    names += ["slowdown", "stalls", *known_in(listed, "token_cost", "step_cost")[:1], "on_curve"]
+    table = table_of(
+        f"Peak memory against makespan (baseline {human_time(rows[0]['ideal_ns'])})",
+        names,
+        listed,
         left=0,
+        titles={"peak_bytes": f"peak\n{hardware.device_tier}"},
+        style=lambda row: "red" if not row["feasible"] else "green" if row["pareto"] else None,
     )
-    for row in rows:
-        budget = human_size(row["budget_bytes"])
-        if not row["feasible"]:
-            table.add_row(
-                budget,
-                NOTHING,
-                "does not fit",
-                *[NOTHING] * (3 + len(_interval_title(rows)) + len(priced)),
-                style="red",
-            )
-            continue
-        stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
-        times = [
-            human_time(row["makespan_ns"]),
-            *_interval(rows, row),
-            multiple(row["slowdown"]),
-            human_time(stalls) if stalls else NOTHING,
-        ]
-        times += [] if column is None else [f"{row[column]:.4g}"]
-        table.add_row(
-            budget,
-            human_size(row[f"{tier}_peak_bytes"]),
-            *times,
-            "*" if row["pareto"] else "",
-            style="green" if row["pareto"] else None,
-        )
     return Group(table, paragraph(f"{verdict}.", style="bold")) if verdict else table
+
+
+def _price(of: float | None) -> str | None:
+    return None if of is None else f"{of:.4g}"
 
 
 def fit(rows: Sequence[Row], verdict: str, found: bool) -> RenderableType:
     """One row per value tried, and below it the ``verdict``, if any."""
     name = next(iter(rows[0]))
     first, *others = name.split(" + ")
-    table = open_table(
+    listed = [{**row, **_interval(row), "within": "yes" if row["within"] else "no"} for row in rows]
+    table = table_of(
         "Tried",
-        first + (f"\nand {len(others)} more" if others else ""),
-        "within\nlimits",
-        "makespan",
-        *_interval_title(rows),
-        "slowdown",
+        [name, "within", "makespan_ns", *known_in(listed, "interval"), "slowdown", "why"],
+        listed,
+        titles={name: first + (f"\nand {len(others)} more" if others else ""), "why": "why not"},
+        prose=("why",),
+        style=lambda row: "green" if row["within"] == "yes" else None,
     )
-    table.add_column("why not")
-    for row in rows:
-        makespan = cell("makespan_ns", row["makespan_ns"])
-        table.add_row(
-            cell(name, row[name]),
-            "yes" if row["within"] else "no",
-            makespan,
-            *_interval(rows, row),
-            multiple(row["slowdown"]),
-            str(row["why"]),
-            style="green" if row["within"] else None,
-        )
     style = "bold" if found else "bold red"
     return Group(table, paragraph(f"{verdict}.", style=style)) if verdict else table
 
@@ -236,34 +211,30 @@ def blame(
     """The longest stalls, stalls by cause and channel, and what more of each resource would
     save.
     """
-    table = open_table(
+    listed = [
+        {
+            "before": str(row["op"]) or "(the end)",
+            "at_ns": row["start_ns"],
+            "stall_ns": row["stall_ns"],
+            "waits_for": str(row["tensor"] or row["cause"]),
+            "on": str(row["channel"] or row["processor"] or NOTHING),
+            "queued_behind": time_or_nothing(row["occupied_ns"]),
+            "prevented_by": str(row["prevented_by"]),
+        }
+        for row in rows
+    ]
+    table = table_of(
         f"Stalls (the longest {len(rows)} of {count:,})",
-        "before",
-        "at",
-        "stall",
-        "waits for",
-        "on",
-        "queued\nbehind",
-        "prevented by",
+        list(listed[0]) if listed else (),
+        listed,
+        titles={"queued_behind": "queued\nbehind"},
+        prose=("prevented_by",),
     )
-    table.columns[-1].no_wrap = False
-    table.columns[-1].justify = "left"
-    for row in rows:
-        waits = str(row["tensor"] or row["cause"])
-        behind = human_time(row["occupied_ns"]) if row["occupied_ns"] else NOTHING
-        over = str(row["channel"] or row["processor"] or NOTHING)
-        cells = [
-            str(row["op"]) or "(the end)",
-            human_time(row["start_ns"]),
-            human_time(row["stall_ns"]),
-            waits,
-            over,
-            behind,
-        ]
-        table.add_row(*cells, str(row["prevented_by"]))
-    causes = open_table("Stalls by cause", "cause", "on", "time", left=2)
-    for (cause, on), spent in by_cause.items():
-        causes.add_row(cause, on or NOTHING, human_time(spent))
+    of_causes = [
+        {"cause": cause, "on": on or NOTHING, "time_ns": spent}
+        for (cause, on), spent in by_cause.items()
+    ]
+    causes = table_of("Stalls by cause", ("cause", "on", "time_ns"), of_causes, left=2)
     parts: list[RenderableType] = [table, causes] if rows else []
     return Group(*parts, paragraph(*prices, space=True), paragraph(f"{verdict}.", style="bold"))
 
@@ -282,9 +253,9 @@ def diff(
     """
     shown: list[RenderableType] = []
     if figures:
-        table = open_table(f"Figures{_first(figures, top)}", "figure", *names, "change")
-        for column in table.columns[1:3]:
-            column.no_wrap = False
+        table = open_table(
+            f"Figures{_first(figures, top)}", "figure", *names, "change", wraps=names
+        )
         for row in figures[:top]:
             name = str(row["figure"])
             table.add_row(
@@ -340,12 +311,9 @@ def _sides(
     )
     columns = sorted(chosen, key=_CACHE_OPS.__contains__)  # the longest last
     title += f"{_first(rows, top)}{_IN_ALL if len(rows) < len(listed) else ''}"
-    table = open_table(
-        title, *(_side_title(column) for column in columns), left=left, spare=("kind",)
-    )
-    for column, shown in zip(columns, table.columns, strict=True):
-        if column in _CACHE_OPS:
-            shown.no_wrap, shown.justify = False, "left"
+    titles = {column: _side_title(column) for column in columns}
+    prose = [titles[column] for column in columns if column in _CACHE_OPS]
+    table = open_table(title, *titles.values(), left=left, spare=("kind",), prose=prose)
     for row in rows[:top]:
         own = _own(
             *(row.get(column) for column in _CACHE_OPS), parts=parts if "op" in row else _WHOLE

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
 
 from hosim.plain_text import counted
-from hosim.report.of_replays import NOTHING
-from hosim.report.printing import open_table, paragraph
+from hosim.report.printing import NOTHING, open_table, paragraph
 from hosim.units import human_percent, human_size, human_time
 
-Row = tuple[str, str, str, str]
+Row = tuple[str, ...]
 
 
 def validation(data: Mapping[str, Any]) -> RenderableType:
@@ -82,78 +81,34 @@ def rows(data: Mapping[str, Any]) -> list[Row]:
     )
     listed: list[Row] = []
     if makespan["measured_ns"] is not None:
-        off = human_percent(makespan["error"], 2, signed=True)
-        listed.append(
-            (
-                "makespan",
-                human_time(makespan["measured_ns"]),
-                human_time(makespan["simulated_ns"]),
-                off,
-            )
-        )
-        listed.append(
-            (
-                "start of a kernel, mean error",
-                NOTHING,
-                NOTHING,
-                _of_span(start["mean_error_ns"], makespan),
-            )
-        )
-        listed.append(
-            (
-                "start of a kernel, P95 error",
-                NOTHING,
-                NOTHING,
-                _of_span(start["p95_error_ns"], makespan),
-            )
-        )
+        times = _time(makespan["measured_ns"]), _time(makespan["simulated_ns"])
+        listed.append(("makespan", *times, human_percent(makespan["error"], 2, signed=True)))
+        listed += [
+            (f"start of a kernel, {name} error", NOTHING, NOTHING, _of_span(start[key], makespan))
+            for name, key in (("mean", "mean_error_ns"), ("P95", "p95_error_ns"))
+        ]
     if copies["count"]:
+        sizes = f"{human_size(copies['bytes'])}, {human_time(copies['total_ns'])}"
+        name = f"copies under kernels ({copies['count']:,}, {sizes})"
         pair = copies["measured_overlap_ns"], copies["simulated_overlap_ns"]
-        name = (
-            f"copies under kernels ({copies['count']:,}, {human_size(copies['bytes'])}, "
-            f"{human_time(copies['total_ns'])})"
-        )
-        listed.append((name, human_time(pair[0]), human_time(pair[1]), _error(*pair)))
+        listed.append((name, *map(_time, pair), _error(*pair)))
     if waits["count"]:
         pair = waits["measured_ns"], waits["simulated_ns"]
-        listed.append(
-            (
-                f"waits for other streams ({waits['count']:,})",
-                human_time(pair[0]),
-                human_time(pair[1]),
-                _error(*pair),
-            )
-        )
-    if memory.get("allocations"):
-        pair = memory["measured_peak_bytes"], memory["simulated_peak_bytes"]
-        listed.append(
-            (
-                f"allocated peak ({memory['account']} order)",
-                _size(pair[0]),
-                _size(pair[1]),
-                _error(*pair),
-            )
-        )
-        if memory.get("requested_peak_bytes") is not None:
-            listed.append(
-                (
-                    "requested peak, in whole blocks",
-                    _size(memory["requested_peak_bytes"]),
-                    NOTHING,
-                    NOTHING,
-                )
-            )
-        furthest = memory["max_abs_error_bytes"]
-        listed.append(
-            (
-                "allocated, furthest after any event",
-                NOTHING,
-                NOTHING,
-                NOTHING if furthest is None else f"{furthest:,} B",
-            )
-        )
-        listed.append(("reserved peak", *_reserved(memory)))
-    return listed
+        name = f"waits for other streams ({waits['count']:,})"
+        listed.append((name, *map(_time, pair), _error(*pair)))
+    return [*listed, *(_of_memory(memory) if memory.get("allocations") else ())]
+
+
+def _of_memory(memory: Mapping[str, Any]) -> Iterator[Row]:
+    pair = memory["measured_peak_bytes"], memory["simulated_peak_bytes"]
+    yield f"allocated peak ({memory['account']} order)", *map(_size, pair), _error(*pair)
+    if memory.get("requested_peak_bytes") is not None:
+        requested = _size(memory["requested_peak_bytes"])
+        yield "requested peak, in whole blocks", requested, NOTHING, NOTHING
+    furthest = memory["max_abs_error_bytes"]
+    most = NOTHING if furthest is None else f"{furthest:,} B"
+    yield "allocated, furthest after any event", NOTHING, NOTHING, most
+    yield "reserved peak", *_reserved(memory)
 
 
 def _reserved(memory: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -183,14 +138,11 @@ def time_and_share(ns: int, span_ns: int) -> str:
     return f"{human_time(ns)} ({human_percent(ns / max(span_ns, 1), 2)})"
 
 
-def rival_rows(errors: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def rival_rows(errors: Mapping[str, Any]) -> list[Row]:
     """Errors of the replay, of launches alone, and of launches with synchronisations, for
     people.
     """
     listed = [errors[key] for key in ("replay", "by_launches", "by_held_host")]
-
-    def row(name: str, *cells: str) -> tuple[str, str, str, str]:
-        return (name, cells[0], cells[1], cells[2])
 
     def shares(key: str) -> list[str]:
         return [NOTHING if one[key] is None else human_percent(one[key], 2) for one in listed]
@@ -199,12 +151,12 @@ def rival_rows(errors: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
         return [time_and_share(one[key], one["span_ns"]) for one in listed]
 
     return [
-        row("makespan", *(human_percent(one["makespan"], 2, signed=True) for one in listed)),
-        row("start of a kernel, P95", *times("p95_start_ns")),
-        row("the same, first op aligned", *times("p95_start_aligned_ns")),
-        row("the same, of the time without any op", *shares("p95_start_aligned_of_idle")),
-        row("gap between ops of a stream, P95", *times("p95_gap_ns")),
-        row("all gaps, of the time in them", *shares("gaps_of_waiting")),
+        ("makespan", *(human_percent(one["makespan"], 2, signed=True) for one in listed)),
+        ("start of a kernel, P95", *times("p95_start_ns")),
+        ("the same, first op aligned", *times("p95_start_aligned_ns")),
+        ("the same, of the time without any op", *shares("p95_start_aligned_of_idle")),
+        ("gap between ops of a stream, P95", *times("p95_gap_ns")),
+        ("all gaps, of the time in them", *shares("gaps_of_waiting")),
     ]
 
 
@@ -253,8 +205,7 @@ def _count(runs: Sequence[Sequence[int]]) -> int:
 
 
 def _rivals(errors: Mapping[str, Any]) -> RenderableType:
-    table = open_table("Beside predictions without a model", *RIVALS)
-    table.columns[0].no_wrap = False
+    table = open_table("Beside predictions without a model", *RIVALS, wraps=RIVALS[:1])
     for row in rival_rows(errors):
         table.add_row(*row)
     return table
@@ -352,8 +303,7 @@ def taken_from_recording(data: Mapping[str, Any]) -> str:
 def _figures(data: Mapping[str, Any]) -> RenderableType:
     device = f" on {data['device']}" if data["device"] else ""
     title = f"{data['trace']}{device}: {counted(data['kernels'], 'kernel')}"
-    table = open_table(title, "figure", "measured", "simulated", "error")
-    table.columns[0].no_wrap = False
+    table = open_table(title, "figure", "measured", "simulated", "error", wraps=("figure",))
     for row in rows(data):
         table.add_row(*row)
     return table
@@ -399,3 +349,34 @@ def _time(nanoseconds: int | None) -> str:
 
 def _size(size: int | None) -> str:
     return NOTHING if size is None else human_size(size)
+
+
+def ranks_table(data: Mapping[str, Any]) -> RenderableType:
+    """A ``hosim.ranks/1`` as a table: a row a rank, replayed with the others and alone, beside the
+    two predictions without a model.
+    """
+    columns = (
+        "makespan",
+        *(
+            f"{of}\nstart, P95"
+            for of in ("together:", "alone:", "launches alone:", "launches and waits:")
+        ),
+    )
+    table = open_table(
+        "Ranks that wait for each other", "rank", "clock", "collectives", "validated", *columns
+    )
+    for rank in data["ranks"]:
+        starts = (_start(rank[key]) for key in ("errors", "alone", "by_launches", "by_held_host"))
+        table.add_row(
+            rank["trace"],
+            signed_time(rank["offset_ns"]),
+            f"{rank['collectives']:,}",
+            "yes" if rank["explained"] else "no",
+            human_percent(rank["errors"]["makespan"], 2, signed=True),
+            *starts,
+        )
+    return table
+
+
+def _start(errors: Mapping[str, Any]) -> str:
+    return time_and_share(errors["p95_start_ns"], errors["span_ns"])

@@ -5,6 +5,25 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.report.printing.columns import (
+        COLUMNS,
+        NOTHING,
+        Row,
+        TableColumn,
+        above,
+        by_makespan,
+        cell,
+        cells_of,
+        column_title,
+        interval,
+        known_in,
+        multiple,
+        percent,
+        size_or_nothing,
+        table_of,
+        time_or_nothing,
+        titles_of,
+    )
     from hosim.report.printing.fitted_columns import (
         ColumnNeed,
         FittedColumns,
@@ -25,12 +44,18 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "columns": "COLUMNS NOTHING Row TableColumn above by_makespan cell cells_of column_title "
+            "interval known_in multiple percent size_or_nothing table_of time_or_nothing "
+            "titles_of",
             "fitted_columns": "ColumnNeed FittedColumns broken fitted total",
             "printed": "OpenTable WholeFigures and_more begins_bold lines_of open_table paragraph",
         },
     )
 
 __all__ = [
-    "ColumnNeed", "FittedColumns", "OpenTable", "WholeFigures", "and_more", "begins_bold", "broken",
-    "fitted", "lines_of", "open_table", "paragraph", "total",
+    "COLUMNS", "NOTHING", "ColumnNeed", "FittedColumns", "OpenTable", "Row", "TableColumn",
+    "WholeFigures", "above", "and_more", "begins_bold", "broken", "by_makespan", "cell",
+    "cells_of", "column_title", "fitted", "interval", "known_in", "lines_of", "multiple",
+    "open_table", "paragraph", "percent", "size_or_nothing", "table_of", "time_or_nothing",
+    "titles_of", "total",
 ]  # fmt: skip

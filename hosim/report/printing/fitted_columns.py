@@ -18,7 +18,7 @@ LONG_NAME = 40
 _GAP = 2
 """Characters of space that each column takes."""
 _AFTER_PART = re.compile(r"(?<=[./_=:,-])(?![./_=:,\d-])|(?<=\D[./_=:,-])(?=\d)")
-"""Where a word may break: after a sign between its parts, but not within a number."""
+"""The places at which a word may break: after a sign between its parts, not within a number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ breaks but those between lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -27,16 +27,6 @@ from hosim.report.printing.fitted_columns import (
     fitted,
     total,
 )
-
-__all__ = [
-    "OpenTable",
-    "WholeFigures",
-    "and_more",
-    "begins_bold",
-    "lines_of",
-    "open_table",
-    "paragraph",
-]
 
 
 class OpenTable(Table):
@@ -174,9 +164,18 @@ def _broken_header(column: Column) -> Text:
     return Text(name.replace(" ", "\n") if wide else name)
 
 
-def open_table(title: str, *columns: str, left: int = 1, spare: Sequence[str] = ()) -> OpenTable:
+def open_table(
+    title: str,
+    *columns: str,
+    left: int = 1,
+    spare: Sequence[str] = (),
+    wraps: Collection[str] = (),
+    prose: Collection[str] = (),
+) -> OpenTable:
     """An open table whose first ``left`` columns are text and whose others are figures; a narrow
     terminal does without ``spare``.
+
+    Cells of the columns in ``wraps`` may have several lines; those in ``prose`` are text, too.
     """
     table = OpenTable(
         title=lines_of(title, style="bold"),
@@ -187,7 +186,11 @@ def open_table(title: str, *columns: str, left: int = 1, spare: Sequence[str] = 
     )
     table.keys, table.spare = left, spare
     for i, column in enumerate(columns):
-        table.add_column(column, justify="left" if i < left else "right", no_wrap=True)
+        table.add_column(
+            column,
+            justify="left" if i < left or column in prose else "right",
+            no_wrap=column not in wraps and column not in prose,
+        )
     return table
 
 

@@ -32,7 +32,7 @@ _EFFORT = 200_000_000
 _Entry = dict[str, Any]
 _Frames = list[dict[str, Any]]
 _Change = tuple[int, bool, Residency]
-"""When, whether it is an allocation, and of what."""
+"""The time, whether it is an allocation, and its block."""
 
 
 def memory_viz(plan: Plan, hardware: Hardware, result: Result, allocator: str) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def _flows(
 
 
 def _counters(plan: Plan, hardware: Hardware, result: Result, pid: int) -> Iterator[_Event]:
-    """For each tier and kind of tensor a counter, wherever it changes, and at the end; last all
+    """A counter for each tier and kind of tensor, where it changes and at the end; last all
     kinds together.
     """
     assert result.timeline is not None

@@ -15,7 +15,7 @@ from hosim.result import Result, Timeline, Transfer
 from hosim.timeline import blamed
 
 OP, TRANSFER = "op", "transfer of"
-"""What a bar is, beside the causes of :data:`hosim.result.STALL_CAUSES`."""
+"""The kinds of bars, beside the causes of :data:`hosim.result.STALL_CAUSES`."""
 
 
 @dataclass(frozen=True, slots=True)

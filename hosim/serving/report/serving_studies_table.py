@@ -9,9 +9,8 @@ from rich.console import Group, RenderableType
 
 from hosim.base.nearest_rank import by_point, nearest_rank
 from hosim.data.draws import FEW_DRAWS
-from hosim.report.of_replays import NOTHING
-from hosim.report.of_studies import cell, errors
-from hosim.report.printing import open_table, paragraph
+from hosim.report.of_studies import errors
+from hosim.report.printing import NOTHING, cell, open_table, paragraph
 from hosim.serving import end_columns
 from hosim.units import human_percent
 

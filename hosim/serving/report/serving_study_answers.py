@@ -9,7 +9,7 @@ from typing import Any
 from hosim.base.nearest_rank import by_point, nearest_rank
 from hosim.plain_text import counted
 from hosim.report.answers import Answer, text_curve
-from hosim.report.of_studies import cell
+from hosim.report.printing import cell
 from hosim.serving.report.serving_studies_table import figure
 
 Row = Mapping[str, Any]

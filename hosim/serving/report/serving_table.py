@@ -10,8 +10,7 @@ from rich.console import Group, RenderableType
 from hosim.notes import sentence
 from hosim.plain_text import counted
 from hosim.report.answers import Answer
-from hosim.report.of_replays import NOTHING
-from hosim.report.printing import open_table, paragraph
+from hosim.report.printing import NOTHING, open_table, paragraph
 from hosim.serving.report.kv_tables import channel_table
 from hosim.units import human_percent, human_size, human_time
 

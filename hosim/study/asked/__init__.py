@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Value,
         as_integer,
         parse_axis,
+        parse_steps,
         read_points,
         read_vary,
         scalar,
@@ -27,18 +28,20 @@ if TYPE_CHECKING:
         parse_choices,
         without,
     )
-    from hosim.study.asked.routing_steps import parse_steps
-    from hosim.study.asked.search_ends import SearchEnds, read_search_ends, searching
+    from hosim.study.asked.search_ends import (
+        SearchEnds,
+        read_search_ends,
+        searching,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "asked_in_vain": "check_pinning notes_on_choice",
-            "axes": "Axis Settings Value as_integer parse_axis read_points read_vary scalar "
-            "written",
+            "axes": "Axis Settings Value as_integer parse_axis parse_steps read_points read_vary "
+            "scalar written",
             "policy_choice": "AnyPolicy PolicyChoice RECOMPUTE REORDER as_choice parse_choice "
             "parse_choices without",
-            "routing_steps": "parse_steps",
             "search_ends": "SearchEnds read_search_ends searching",
         },
     )

@@ -21,7 +21,7 @@ places.
 
 
 AnyPolicy: TypeAlias = "str | Policy | Callable[..., Plan] | PolicyChoice"
-"""What stands for a policy in Python: text as in the shell, a policy, or a function of (graph,
+"""The values that stand for a policy in Python: text as in the shell, a policy, or a function of (graph,
 hardware, budget_bytes).
 """
 

@@ -39,7 +39,7 @@ FIRST_COLUMNS = (
     "makespan_low_ns",
     "makespan_high_ns",
 )
-"""What every table of results begins with."""
+"""The first columns of every table of results."""
 DEVICE_TIER = "device_tier"
 """The entry of a comparison's ``attrs`` that names the device tier."""
 
@@ -47,7 +47,7 @@ VARIED = "varied"
 """The entry of a sweep's ``attrs`` with the column of each varied field."""
 
 PEAK = "_peak_bytes"
-"""What the name of the column with the peak of a tier ends in."""
+"""The ending of the column with the peak of a tier."""
 
 
 def figure_columns(hardware: Hardware) -> list[str]:

@@ -28,7 +28,7 @@ _ADDRESS = re.compile(r"([a-z]+://)?[^\s/]+:[0-9]{1,5}|inproc://\S+")
 _SHOWN = 100
 _PAUSE_S = 0.02
 _AHEAD = 3
-"""How many tasks per thread of the cluster are sent at a time."""
+"""The number of tasks per thread of the cluster that are sent at a time."""
 _AGAIN = 3
 """How often a task is sent again after a worker has gone with its result, before anybody had
 fetched it.

@@ -26,7 +26,7 @@ Runner = Callable[[Sequence[AnyTask]], Iterator[dict[str, Value]]]
 """Yields the row of each task once."""
 
 _AHEAD = 2
-"""How many tasks wait per process of the pool: enough to keep it busy, few enough to compute again
+"""The number of tasks that wait per process of the pool: enough to keep it busy, few enough to compute again
 when a process dies.
 """
 

@@ -36,9 +36,14 @@ if TYPE_CHECKING:
         fit_rows,
         sought,
     )
-    from hosim.study.searches.frontiers import Frontier, attempt, frontier, frontier_rows
+    from hosim.study.searches.frontiers import (
+        Frontier,
+        attempt,
+        frontier,
+        frontier_rows,
+        pareto,
+    )
     from hosim.study.searches.memory_fits import memory_fit, module_of
-    from hosim.study.searches.pareto import pareto
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -47,16 +52,14 @@ else:
             "cost": "priced prices_of step_cost step_costs tokens_of",
             "enough": "EnoughMemory NEAR enough_memory is_near smallest_enough",
             "fits": "Fit Probe STEPS Wanted ascending fit fit_rows sought",
-            "frontiers": "Frontier attempt frontier frontier_rows",
+            "frontiers": "Frontier attempt frontier frontier_rows pareto",
             "memory_fits": "memory_fit module_of",
-            "pareto": "pareto",
         },
     )
 
 __all__ = [
     "NEAR", "STEPS", "EnoughMemory", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt",
     "bisected", "ends_of", "ends_shown", "enough_memory", "fit", "fit_rows", "frontier",
-    "frontier_rows", "is_near", "last_in_draws", "memory_fit", "module_of", "pareto", "priced", "prices_of",
-    "shown", "smallest_enough", "sought", "step_cost", "step_costs",
-    "tokens_of",
+    "frontier_rows", "is_near", "last_in_draws", "memory_fit", "module_of", "pareto", "priced",
+    "prices_of", "shown", "smallest_enough", "sought", "step_cost", "step_costs", "tokens_of",
 ]  # fmt: skip

@@ -14,10 +14,10 @@ from hosim.data.draws import CERTAINTY, FEW_DRAWS
 from hosim.study.asked import Value
 
 CHECKS = 2
-"""How many values to probe on each side of the answer beyond those that bisection needs."""
+"""The number of values to probe on each side of the answer beyond those that bisection needs."""
 
 _BEYOND = round((1 - CERTAINTY) / 2 * FEW_DRAWS)
-"""In so many draws the answer may lie beyond either end of its interval."""
+"""The number of draws in which the answer may lie beyond either end of its interval."""
 
 
 class Probed(Protocol):

@@ -19,7 +19,7 @@ _MOST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """Of all devices that share the step's model, for their hours; ``per_million_tokens`` is
+    """The cost of all devices that share the step's model, for their hours; ``per_million_tokens`` is
     ``None`` where tokens are not known.
     """
 
@@ -43,7 +43,7 @@ def priced(hardware: Hardware, price: object) -> Hardware:
 
 
 def prices_of(text: str) -> dict[str, float]:
-    """What a device of each machine costs an hour, as in ``h100=2.5,l40s=0.9``. Raises
+    """The price of a device of each machine an hour, as in ``h100=2.5,l40s=0.9``. Raises
     :class:`InputError`.
 
     >>> prices_of("h100=2.5, l40s=0.9")

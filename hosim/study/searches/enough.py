@@ -1,4 +1,4 @@
-"""How much of a machine's memory is enough: the smallest budget with which a step takes hardly
+"""The memory of a machine that is enough: the smallest budget with which a step takes hardly
 longer than with everything resident, and what less than that costs.
 
 A budget is *enough* if the makespan is at most :data:`NEAR` times that with everything resident, as
@@ -20,7 +20,7 @@ from hosim.study.runs import Question
 from hosim.study.searches.frontiers import attempt
 
 NEAR = 1.05
-"""How many times the makespan with everything resident still counts as near it."""
+"""The multiple of the makespan with everything resident that still counts as near it."""
 _STEPS = 64
 _WITHIN = 0.01
 """A search ends at a plan that is so little above the lower bound."""
@@ -43,7 +43,7 @@ class EnoughMemory:
 
 
 def is_near(result: Result) -> bool:
-    """Whether a result takes at most :data:`NEAR` times as long as with everything resident."""
+    """True if a result takes at most :data:`NEAR` times as long as with everything resident."""
     return result.slowdown is not None and result.slowdown <= NEAR
 
 

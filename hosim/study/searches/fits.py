@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 Wanted = Literal["largest", "smallest"]
 STEPS = 100
-"""How many values a range has that does not say it: bisection needs few of them."""
+"""The number of values of a range that does not say it: bisection needs few of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class Probe:
     why: str
     result: Result | None
     draws: tuple[bool, ...] = ()
-    """Whether it is within the limits in each draw of what is uncertain, if something is."""
+    """True if it is within the limits in each draw of what is uncertain, if something is."""
     by_bound: bool = False
-    """Whether a bound alone says that it is not: nothing was planned."""
+    """True if a bound alone says that it is not: nothing was planned."""
 
     @property
     def slowdown(self) -> float | None:
@@ -315,7 +315,7 @@ def _probe(
 
 
 def _within_draws(result: Result, asked: Question, slowdown: float | None) -> tuple[bool, ...]:
-    """Whether a plan fits in each draw, and is not slower than everything resident in the same
+    """True if a plan fits in each draw, and is not slower than everything resident in the same
     draw by more.
     """
     if (drawn := result.drawn) is None:
@@ -334,7 +334,7 @@ def _within_draws(result: Result, asked: Question, slowdown: float | None) -> tu
 
 
 def _least_slowdown(asked: Question, slowdown: float | None) -> float | None:
-    """What no plan beats, of any policy, as a multiple of the step with everything resident: where
+    """A bound that no plan of any policy beats, as a multiple of the step with everything resident: where
     that exceeds ``slowdown`` already, so that nothing has to be planned; else ``None``.
     """
     alone = resident_step(asked.graph, asked.hardware).makespan_ns

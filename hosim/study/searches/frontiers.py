@@ -26,11 +26,33 @@ from hosim.study.asked import Value
 from hosim.study.rows_of_answers import figure_columns, figures, frame
 from hosim.study.runs import Question, bounded_attempt, unplanned
 from hosim.study.searches.cost import COST, COST_OF_TOKENS, step_costs
-from hosim.study.searches.pareto import pareto
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+def pareto(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
+    """Return whether each point, a cost and a gain, is on the curve: no other has more gain for as
+    little cost, or as much for less.
+
+    Of equal points the first is on it. Points without one of the two are not.
+
+    >>> pareto([(1, 5), (2, 5), (2, 7), (1, None)])
+    [True, False, True, False]
+    """
+    known = sorted(
+        (cost, -gain, i)
+        for i, (cost, gain) in enumerate(points)
+        if cost is not None and gain is not None
+    )
+    on = [False] * len(points)
+    best: float | None = None
+    for _, loss, i in known:
+        if best is None or loss < best:
+            on[i], best = True, loss
+    return on
+
 
 _TOLERANCE = 256
 """The smallest feasible budget is found to within the largest budget divided by this."""

@@ -47,7 +47,7 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "checkpointing": {"checkpoint": True},
     "8-bit optimizer states": {"states_dtype": "int8"},
 }
-"""What a training step can be run with instead, by the parameters of its builder."""
+"""Other ways to run a training step, by the parameters of its builder."""
 _STATES = "states_home"
 _ALL = "all of these together"
 
@@ -239,7 +239,7 @@ def _stays(graph: Graph) -> int:
 
 
 def _next(known: Mapping[int, int | None], low: int, high: int, room: int) -> int:
-    """What to try between what fits and what does not: the last that fits on the line through the
+    """The next value to try between one that fits and one that does not: the last that fits on the line through the
     nearest peaks on both sides, or through the two below.
     """
     if not low:

@@ -14,10 +14,10 @@ from hosim import files
 from hosim.errors import InputError
 
 FORMAT = "hosim.gpu/1"
-"""Of every file of the kit."""
+"""The format of every file of the kit."""
 
 DIRECTIONS = ("h2d", "d2h", "both")
-"""Of copies in a sweep."""
+"""The directions of copies in a sweep."""
 LARGEST = 1 << 60
 """The largest number of a file: nanoseconds, or bytes."""
 

@@ -82,6 +82,62 @@ def fitted_speed(
     return exp(found[0]), min(1.0, offloaded[0].share / exp(found[1]))
 
 
+_Found = tuple[dict[str, Any], list[str]]
+"""The figures that runs say, by name, and why some are not taken."""
+
+
+def _speed_of(timed: Sequence[RunBeside], base: Runtime, known: Sequence[Runtime]) -> _Found:
+    if not timed:
+        return {}, []
+    speed, share = fitted_speed(timed, base.speed.value, base.cpu_optimizer.value)
+    most = max([abs(1 / each.speed.value - 1) for each in known], default=0.0)
+    if 1 / speed - 1 > TIMES_KNOWN * most:
+        return {}, [
+            f"steps take {1 / speed:.1f} times what their kernels do, and no known runtime takes "
+            f"more than {1 + most:.2f}: that is a fault or a setting of the run, such as a slow "
+            "link or copies that block, and no runtime; speed stays that of the base"
+        ]
+    figure = _figure(speed, [_over(run, speed, share) for run in timed])
+    if not any([run.after_s for run in timed]):
+        return {"speed": figure}, []
+    return {"speed": figure, "cpu_optimizer": replace(figure, value=_rounded(share))}, []
+
+
+def _memory_of(key: str, runs: Sequence[RunBeside], known: Sequence[Runtime]) -> _Found:
+    ratios = [run.true_gib[key] / run.peak_gib for run in runs if key in run.true_gib]
+    if not ratios:
+        return {}, []
+    most = max([abs(getattr(each, key).value - 1) for each in known], default=0.0)
+    value = median(ratios)
+    if value < 1 or value - 1 > TIMES_KNOWN * max(most, 0.1):
+        return {}, [
+            f"{key} memory is {value:.2f} times what the tensors of these workloads take, and "
+            f"known runtimes have 1 to {1 + most:.2f}: these are other workloads than those "
+            f"that ran, or a fault; {key} stays that of the base"
+        ]
+    return {key: _figure(value, [log(ratio / value) for ratio in ratios])}, []
+
+
+def _iteration_of(runs: Sequence[RunBeside], known: Sequence[Runtime]) -> _Found:
+    iterations = [run.iteration for run in runs if run.iteration is not None]
+    if not iterations:
+        return {}, []
+    if min(iterations) <= 0:
+        return {}, [
+            "a server has more blocks than fit beside its weights and what the base says of the "
+            "rest: another model, version or share of the memory; iteration stays that of the base"
+        ]
+    value = median(iterations)
+    most = max([each.iteration.value for each in known], default=1.0)
+    if value > TIMES_KNOWN * most:
+        return {}, [
+            f"a server has taken {value:.1f} times what its largest iteration takes, and no "
+            f"known runtime takes more than {most:.2f}: another version, or memory that "
+            "something else held; iteration stays that of the base"
+        ]
+    return {"iteration": _figure(value, [log(each / value) for each in iterations])}, []
+
+
 def fit_runtime(
     base: Runtime, name: str, runs: Sequence[RunBeside], known: Sequence[Runtime]
 ) -> FittedRuntime:
@@ -93,52 +149,13 @@ def fit_runtime(
     timed = [run for run in runs if run.true_s]
     changed: dict[str, Any] = {}
     warnings: list[str] = []
-    if timed:
-        speed, share = fitted_speed(timed, base.speed.value, base.cpu_optimizer.value)
-        most = max([abs(1 / each.speed.value - 1) for each in known], default=0.0)
-        if 1 / speed - 1 > TIMES_KNOWN * most:
-            warnings.append(
-                f"steps take {1 / speed:.1f} times what their kernels do, and no known runtime "
-                "takes "
-                f"more than {1 + most:.2f}: that is a fault or a setting of the run, such as a "
-                "slow "
-                "link or copies that block, and no runtime; speed stays that of the base"
-            )
-        else:
-            changed["speed"] = _figure(speed, [_over(run, speed, share) for run in timed])
-            if any([run.after_s for run in timed]):
-                changed["cpu_optimizer"] = replace(changed["speed"], value=_rounded(share))
-    for key in ("reserved", "allocated"):
-        ratios = [run.true_gib[key] / run.peak_gib for run in runs if key in run.true_gib]
-        if not ratios:
-            continue
-        most = max([abs(getattr(each, key).value - 1) for each in known], default=0.0)
-        value = median(ratios)
-        if value < 1 or value - 1 > TIMES_KNOWN * max(most, 0.1):
-            warnings.append(
-                f"{key} memory is {value:.2f} times what the tensors of these workloads take, and "
-                f"known runtimes have 1 to {1 + most:.2f}: these are other workloads than those "
-                f"that ran, or a fault; {key} stays that of the base"
-            )
-        else:
-            changed[key] = _figure(value, [log(ratio / value) for ratio in ratios])
-    iterations = [run.iteration for run in runs if run.iteration is not None]
-    if iterations and min(iterations) <= 0:
-        warnings.append(
-            "a server has more blocks than fit beside its weights and what the base says of the "
-            "rest: another model, version or share of the memory; iteration stays that of the base"
-        )
-    elif iterations:
-        value = median(iterations)
-        most = max([each.iteration.value for each in known], default=1.0)
-        if value > TIMES_KNOWN * most:
-            warnings.append(
-                f"a server has taken {value:.1f} times what its largest iteration takes, and no "
-                f"known runtime takes more than {most:.2f}: another version, or memory that "
-                "something else held; iteration stays that of the base"
-            )
-        else:
-            changed["iteration"] = _figure(value, [log(each / value) for each in iterations])
+    for found, said in (
+        _speed_of(timed, base, known),
+        *(_memory_of(key, runs, known) for key in ("reserved", "allocated")),
+        _iteration_of(runs, known),
+    ):
+        changed |= found
+        warnings += said
     if "reserved" in changed:  # over what the allocator hands out
         handed = changed.get("allocated", base.allocated).value
         over = max(1.0, changed["reserved"].value / handed)

@@ -26,7 +26,7 @@ STEP, RATE, RESERVED, ALLOCATED, BLOCKS = FIGURES = (
     "allocated",
     "blocks",
 )
-"""Of a run: seconds of a step, tokens a second of a device, GiB, and blocks of 16 tokens that a
+"""Figures of a run: seconds of a step, tokens a second of a device, GiB, and blocks of 16 tokens that a
 server has for its cache."""
 
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"

@@ -37,8 +37,6 @@ from hosim.validate.kit import (
 from hosim.validate.offloads.recorded_step import RecordedStep, last_step
 from hosim.validate.snapshots import Change, replay_from_nothing
 
-__all__ = ["Prediction", "Sizes", "machine_of", "plan_of", "predict", "predict_recording"]
-
 _DEVICE, _HOST, _SEEN = "hbm", "ddr", "seen"
 _ROOM = 1 << 50
 _INSTANT = 10**12

@@ -53,7 +53,7 @@ class RecordedStep:
 
     @property
     def makespan_ns(self) -> int:
-        """From the start of the first op to the end of the last."""
+        """The time from the start of the first op to the end of the last."""
         return sum(self.durations_ns)
 
     @property

@@ -24,7 +24,7 @@ from hosim.validate.op_costs.op_work import OpWork
 
 SCALED = ("gemm", "context_attention")
 _SIZE_SPREAD = 0.15
-"""How far one size may be off, ..."""
+"""The share by which one size may be off, ..."""
 _FACTOR_SPREAD = 0.15
 """... how far the factor may be from 1, ..."""
 _FIXED_US = {"gemm": 0.7}

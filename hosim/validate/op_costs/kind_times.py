@@ -23,7 +23,7 @@ from hosim.validate.op_costs.op_work import STRIDED, UNALIGNED
 from hosim.validate.op_costs.operator_counts import POINTWISE_GRADIENTS
 
 Level = Literal["fitted", "alike", "assumed"]
-"""Where an efficiency is from: ops of this kind and dtype, of others that are alike, or none."""
+"""The sources of an efficiency: ops of this kind and dtype, of others that are alike, or none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from statistics import median_low
 from hosim.importers.recordings import DeviceOp, KinetoTrace, program_order
 
 LEVELS = ("place", "shapes", "grid", "name", "kind", "nothing")
-"""What a predicted op shares with the ops it is predicted from."""
+"""The likeness of a predicted op to the ops that it is predicted from."""
 
 Keys = tuple[Hashable, ...]
 """The properties of an op, by level."""

@@ -166,7 +166,7 @@ _PASSES = {
         ("cudnn_batch_norm_backward", "miopen_batch_norm_backward", "native_batch_norm_backward"), 3
     ),
 }
-"""How often operators read or write as many bytes as their first argument has."""
+"""The times that operators read or write as many bytes as their first argument has."""
 _OF_LISTS = ("cat", "_cat")
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.validate.recorded_steps.ends_of_ops import EndsOfOps
     from hosim.validate.recorded_steps.filling import kernels_wait_for_room, placed_ns
     from hosim.validate.recorded_steps.latencies import (
         FEWEST,
@@ -17,7 +16,11 @@ if TYPE_CHECKING:
         fit_latencies,
         label,
     )
-    from hosim.validate.recorded_steps.one_step import OneStep, one_step
+    from hosim.validate.recorded_steps.one_step import (
+        EndsOfOps,
+        OneStep,
+        one_step,
+    )
     from hosim.validate.recorded_steps.recorded_collectives import is_collective
     from hosim.validate.recorded_steps.recurrences import recurring_structure
     from hosim.validate.recorded_steps.repetitions import (
@@ -26,7 +29,11 @@ if TYPE_CHECKING:
         issued_from,
         repetitions,
     )
-    from hosim.validate.recorded_steps.start_errors import StartErrors, percentile95, start_errors
+    from hosim.validate.recorded_steps.start_errors import (
+        StartErrors,
+        percentile95,
+        start_errors,
+    )
     from hosim.validate.recorded_steps.step_structure import (
         GivenNumbers,
         GivenTimes,
@@ -44,16 +51,15 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "ends_of_ops": "EndsOfOps",
             "filling": "kernels_wait_for_room placed_ns",
             "latencies": "FEWEST Latencies PLAUSIBLE centre fit_latencies label",
-            "one_step": "OneStep one_step",
+            "one_step": "EndsOfOps OneStep one_step",
             "recorded_collectives": "is_collective",
             "recurrences": "recurring_structure",
             "repetitions": "Repetitions before issued_from repetitions",
             "start_errors": "StartErrors percentile95 start_errors",
-            "structural_replay": "RECORDING ReplayedOp StructuralReplay span_ns structural_replay",
             "step_structure": "GivenNumbers GivenTimes Structure structure",
+            "structural_replay": "RECORDING ReplayedOp StructuralReplay span_ns structural_replay",
         },
     )
 

@@ -70,7 +70,7 @@ class Latencies:
     samples: Mapping[str, int] = field(default_factory=dict)
     spreads: Mapping[str, tuple[int, int]] = field(default_factory=dict, compare=False)
     call: int = field(default=5_000, compare=False)
-    """What a launch takes, in the middle."""
+    """The median time of a launch."""
 
     @property
     def count(self) -> int:

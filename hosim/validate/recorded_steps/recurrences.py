@@ -26,17 +26,16 @@ from functools import partial
 from statistics import median_low
 
 from hosim.importers.recordings import CLOCK_STEP_NS, StreamId, stream_of
-from hosim.validate.recorded_steps.ends_of_ops import EndsOfOps
 from hosim.validate.recorded_steps.latencies import FEWEST, PLAUSIBLE, fit_latencies
-from hosim.validate.recorded_steps.one_step import one_step
+from hosim.validate.recorded_steps.one_step import EndsOfOps, one_step
 from hosim.validate.recorded_steps.repetitions import numbered
 from hosim.validate.recorded_steps.step_structure import Known, RecurringDelay, Structure, structure
 
 _LATE_NS = (5_000, 100_000)
-"""What is less late than a ten-thousandth of the span, within these bounds, is not looked at."""
+"""Delays below a ten-thousandth of the span, within these bounds, are not looked at."""
 
 _JUST_NS = 20_000
-"""What ended no longer than this before may be what was waited for."""
+"""An op that ended no longer than this before may be what was waited for."""
 
 _MOST = 0.8
 """The share of late ops before which the same op must have ended."""
@@ -45,9 +44,7 @@ _REPEATED = 0.9
 """The share of a stream's ops whose names are those of the ops a period before."""
 
 _SAME = 0.5
-"""By how much of their median times that count as the same may differ: one number for all of them
-has to do.
-"""
+"""The share of their median by which times that count as the same may differ, for all kinds."""
 
 _ROUNDS = (
     (False, True, 2),
@@ -222,7 +219,7 @@ def _alike(built: Structure, issued: bool, placed: bool, beside: int) -> Iterabl
 
 
 def _places(built: Structure) -> Mapping[int, Place]:
-    """By op its place in a CUDA graph; one that was launched before the recording has that of its
+    """The place of each op in a CUDA graph; one that was launched before the recording has that of its
     repetition.
     """
     ops = built.trace.ops
@@ -284,7 +281,7 @@ class _Awaited:
             self._named[stream_of(self._ops[i]), self._ops[i].name].append(i)
 
     def of(self, group: Sequence[int], members: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """By op of the group what it waits for; empty if the late ``members`` do not agree."""
+        """The wait of each op of the group; empty if the late ``members`` do not agree."""
         counted: Counter[Awaited] = Counter()
         for i in members:
             counted.update(

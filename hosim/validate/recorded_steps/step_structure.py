@@ -62,7 +62,7 @@ from hosim.validate.recorded_steps.latencies import (
 from hosim.validate.recorded_steps.recorded_collectives import is_collective
 
 QUEUE_DEPTH = 1024
-"""How many launches a stream takes before the next one blocks its thread."""
+"""The number of launches that a stream takes before the next one blocks its thread."""
 
 WHOLE_DEVICE = 1
 """Bytes of the graph's device tier, and workspace of an op that needs or takes all of the

@@ -75,7 +75,7 @@ class StructuralReplay:
     recurring: tuple[RecurringDelay, ...]
     graph_ops: int
     end_ns: int
-    """When everything of the replay has ended, the host's last call too."""
+    """The time at which the whole replay has ended, the host's last call included."""
 
     @property
     def kernels(self) -> tuple[ReplayedOp, ...]:
@@ -159,7 +159,7 @@ def structural_replay(built: Structure) -> StructuralReplay:
 
 
 def span_ns(intervals: Iterable[Interval]) -> int:
-    """From the first start to the last end."""
+    """The time from the first start to the last end."""
     listed = list(intervals)
     return max(end for _, end in listed) - min(start for start, _ in listed)
 

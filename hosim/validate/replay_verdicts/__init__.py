@@ -14,23 +14,23 @@ if TYPE_CHECKING:
         best_structure,
         beyond,
         complaint,
+        errors_to_dict,
         explains,
         judge,
         replay_and_judge,
         starts_given,
+        verdict_to_dict,
         within,
     )
     from hosim.validate.replay_verdicts.trivial_predictors import by_held_host, by_launches
-    from hosim.validate.replay_verdicts.verdict_report import errors_to_dict, verdict_to_dict
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "causes_of_delay": "CAUSES UnexplainedSpan",
-            "replay_verdict": "Verdict behind best_structure beyond complaint explains judge "
-            "replay_and_judge starts_given within",
+            "replay_verdict": "Verdict behind best_structure beyond complaint errors_to_dict explains judge "
+            "replay_and_judge starts_given verdict_to_dict within",
             "trivial_predictors": "by_held_host by_launches",
-            "verdict_report": "errors_to_dict verdict_to_dict",
         },
     )
 

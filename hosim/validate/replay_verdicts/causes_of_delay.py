@@ -34,10 +34,10 @@ Cause = Literal[
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 _JUST_NS = 50_000
-"""What ended no longer than this before an op may be what it waited for."""
+"""Something that ended no longer than this before an op may be what it waited for."""
 
 _CLOCKS_NS = 1_000
-"""What ended no longer than this after an op had started, too."""
+"""Something that ended no longer than this after an op had started may be, too."""
 
 
 @dataclass(frozen=True, slots=True)

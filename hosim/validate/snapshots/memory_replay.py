@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -146,27 +146,29 @@ def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay
     start = int(totals[0]) - events[0].size_bytes if totals is not None else None
     mismatches: list[str] = []
     simulated = _ledger(events, start or 0, mismatches)
-    changes: list[Change] | None = [
+    changes: list[Change] = [
         (event.address, event.size_bytes) for event in events if event.address is not None
     ]
-    if changes is None or len(changes) < len(events) or start is None:
-        return MemoryReplay(
-            device=index,
-            account=IN_PROGRAM_ORDER,
-            start_bytes=start,
-            allocations=sum(event.size_bytes > 0 for event in events),
-            freed_before=0,
-            freed_before_bytes=0,
-            times_ns=times,
-            measured_bytes=totals,
-            simulated_bytes=simulated,
-            measured_reserved_bytes=_recorded([event.total_reserved for event in events]),
-            simulated_reserved_bytes=None,
-            reserved_growth_bytes=None,
-            addresses_matched=None,
-            mismatches=_first(mismatches),
-            reserved_unknown=_NO_BLOCKS if events else None,
-        )
+    reserved = _recorded([event.total_reserved for event in events])
+    known = MemoryReplay(
+        device=index,
+        account=IN_PROGRAM_ORDER,
+        start_bytes=start,
+        allocations=sum(event.size_bytes > 0 for event in events),
+        freed_before=0,
+        freed_before_bytes=0,
+        times_ns=times,
+        measured_bytes=totals,
+        simulated_bytes=simulated,
+        measured_reserved_bytes=reserved,
+        simulated_reserved_bytes=None,
+        reserved_growth_bytes=None,
+        addresses_matched=None,
+        mismatches=_first(mismatches),
+        reserved_unknown=_NO_BLOCKS if events else None,
+    )
+    if len(changes) < len(events) or start is None:
+        return known
     before = held_before(changes)
     if sum(before.values()) > start:
         mismatches.append(
@@ -174,7 +176,6 @@ def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay
             f"begins with {start} bytes"
         )
     cold = replay_from_nothing(changes, start)
-    reserved = _recorded([event.total_reserved for event in events])
     unknown = _unknown_start(trace, cold, start, reserved)
     low, high = _bounds(trace, changes, start, totals, reserved) if unknown else (None, None)
     try:
@@ -182,17 +183,11 @@ def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay
     except InputError as error:
         warm = None
         mismatches.append(f"the recorded addresses contradict each other: {error}")
-    return MemoryReplay(
-        device=index,
-        account=IN_PROGRAM_ORDER,
-        start_bytes=start,
+    return replace(
+        known,
         allocations=cold.allocations,
         freed_before=len(before),
         freed_before_bytes=sum(before.values()),
-        times_ns=times,
-        measured_bytes=totals,
-        simulated_bytes=simulated,
-        measured_reserved_bytes=reserved,
         simulated_reserved_bytes=None if unknown else cold.reserved_bytes,
         reserved_growth_bytes=warm.growth_bytes if warm else None,
         addresses_matched=warm.matched if warm else None,

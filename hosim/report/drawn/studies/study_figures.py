@@ -59,35 +59,25 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
     of_size, of_time = size_unit(max(peaks, default=0)), time_unit(max(times, default=0))
     (size, size_name), (unit, name) = of_size, of_time
     for k, (r, peak, makespan) in enumerate(zip(fitting, peaks, times, strict=True)):
-        shown = {
-            "facecolor": _FILLS[k // len(MARKERS) % len(_FILLS)],
-            "edgecolor": _colour(k),
-            "linewidth": 1.6,
-        }
+        low, high = r.makespan_low_ns, r.makespan_high_ns
         said = human_in(makespan, of_time)
-        if r.makespan_low_ns is not None and r.makespan_high_ns is not None:
-            span = human_in(r.makespan_low_ns, of_time), human_in(r.makespan_high_ns, of_time)
-            said += " ({} to {})".format(*[end.partition(" ")[0] for end in span])
-        label = printable(f"{r.policy}: {said}, {human_in(peak, of_size)}")
+        if low is not None and high is not None:
+            span = [human_in(end, of_time).partition(" ")[0] for end in (low, high)]
+            said += f" ({' to '.join(span)})"
         axes.scatter(
             [peak / size],
             [makespan / unit],
             s=60 + 50 * _hidden(peaks, times, k),
             marker=MARKERS[k % len(MARKERS)],
-            label=label,
+            label=printable(f"{r.policy}: {said}, {human_in(peak, of_size)}"),
             zorder=3,
-            **shown,
+            facecolor=_FILLS[k // len(MARKERS) % len(_FILLS)],
+            edgecolor=_colour(k),
+            linewidth=1.6,
         )
-        if r.makespan_low_ns is not None and r.makespan_high_ns is not None:
-            axes.vlines(
-                peak / size,
-                r.makespan_low_ns / unit,
-                r.makespan_high_ns / unit,
-                color=_colour(k),
-                linewidth=3,
-                alpha=0.4,
-                zorder=2.5,
-            )
+        if low is not None and high is not None:
+            how: dict[str, Any] = {"color": _colour(k), "linewidth": 3, "alpha": 0.4}
+            axes.vlines(peak / size, low / unit, high / unit, zorder=2.5, **how)
     if bound:
         axes.axhline(
             bound / unit,
@@ -100,12 +90,8 @@ def policies(axes: Axes, results: Sequence[Result], device_tier: str) -> Axes:
         limit_line(axes, results[0].budget_bytes, max(peaks), of_size, across=True)
     for r in results:
         if not r.feasible:
-            axes.plot(
-                [],
-                [],
-                " ",
-                label=printable(f"({r.policy} {'failed' if r.failed else 'does not fit'})"),
-            )
+            why = "failed" if r.failed else "does not fit"
+            axes.plot([], [], " ", label=printable(f"({r.policy} {why})"))
     axes.set_xlabel(printable(f"peak of {device_tier}, {size_name}"))
     axes.set_ylabel(f"makespan, {name}")
     ends = [
@@ -233,32 +219,18 @@ def sweep_heat_map(axes: Axes, frame: pd.DataFrame, x: str, y: str, value: str) 
         linewidth=0.5 if cells.size <= _CELLS else 0,
     )
     axes.set_facecolor("white")
-    failed = [(row, column) for row, column in np.argwhere(np.isnan(cells)).tolist()]
+    failed = np.argwhere(np.isnan(cells)).tolist()
+    hatched: dict[str, Any] = {"facecolor": "white", "hatch": "xxx", "edgecolor": "0.6"}
     for row, column in failed:
-        axes.fill_between(
-            [column, column + 1],
-            row,
-            row + 1,
-            facecolor="white",
-            hatch="xxx",
-            edgecolor="0.6",
-            linewidth=0.0,
-        )
+        axes.fill_between([column, column + 1], row, row + 1, linewidth=0.0, **hatched)
     told = telling(value)
     if len(failed) < cells.size <= _CELLS:
         middle = (np.nanmin(cells) + np.nanmax(cells)) / 2
         for (i, j), figure in np.ndenumerate(cells):
             if not np.isnan(figure):
                 colour = "white" if figure > middle else "black"
-                axes.text(
-                    j + 0.5,
-                    i + 0.5,
-                    told(figure),
-                    ha="center",
-                    va="center",
-                    color=colour,
-                    fontsize="small",
-                )
+                how: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": "small"}
+                axes.text(j + 0.5, i + 0.5, told(figure), color=colour, **how)
     _label_cells(axes, list(grid.columns), list(grid.index), telling(x), telling(y))
     axes.set_xlabel(words(x))
     axes.set_ylabel(words(y))
