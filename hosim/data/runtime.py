@@ -83,6 +83,9 @@ class Runtime:
     ahead, gathers
         So many ops, and gathers whose results are in use, the host is ahead of the device at most;
         0: without end.
+    stores
+        So many copies down of activations are under way when the host goes on at most; 0: without
+        end.
     blocks
         After whose call the host waits for the end: kinds of ops, and ``prefetch`` and ``store``.
     pins, pin, pin_rate
@@ -151,6 +154,7 @@ class Runtime:
     host: RuntimeFigure = NONE
     ahead: RuntimeFigure = NONE
     gathers: RuntimeFigure = NONE
+    stores: RuntimeFigure = NONE
     blocks: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     pin: RuntimeFigure = NONE
@@ -179,7 +183,7 @@ class Runtime:
         for name in ("speed", "allocated", "reserved", "iteration"):
             if getattr(self, name).value <= 0:
                 raise HardwareError("expected a value above 0", where=f"{name}.value")
-        for name in ("ahead", "gathers", "copy_buffers", "tokens", "sequences"):
+        for name in ("ahead", "gathers", "stores", "copy_buffers", "tokens", "sequences"):
             if getattr(self, name).value % 1:
                 raise HardwareError("expected a whole number", where=f"{name}.value")
         if self.pads and (
@@ -219,7 +223,7 @@ class Runtime:
     @property
     def waits(self) -> bool:
         """Return whether the host waits for the device."""
-        return bool(self.ahead.value or self.gathers.value or self.blocks)
+        return bool(self.ahead.value or self.gathers.value or self.stores.value or self.blocks)
 
     @property
     def known(self) -> Mapping[str, RuntimeFigure]:
@@ -245,6 +249,11 @@ class Runtime:
             for figure, what in self._limits
             if figure.value
         ]
+        said += (
+            [f"{self.stores.value:g} copies down of activations are under way at most"]
+            if self.stores.value
+            else []
+        )
         said += [f"the host waits for each {', '.join(self.blocks)}"] if self.blocks else []
         if self.pins:
             often = "once, before this step" if self.pins_once else "each time"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.cache_plan import AT_START, DETACH, Plan
+from hosim.cache_plan import AT_START, DETACH, STORE, Plan
 from hosim.costmodel.transfers import NS_PER_S
 from hosim.data.runtime import Runtime
 from hosim.engine.event_loop import flags, ints, longs
@@ -64,12 +64,28 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
             )
         if cache_op.op in runtime.blocks:
             waits[cache_op.after + 1].append(k)
+    if most := round(runtime.stores.value):
+        stores = _stores_of_activations(plan)
+        for earlier, k in zip(stores, stores[most:], strict=False):
+            waits[plan.cache_ops[k].after + 1].append(earlier)
     return HostCalls(
         round(runtime.host.value),
         tuple(copies),
         ((), *_awaits(plan.graph, runtime)),
         frozenset([i for i, op in enumerate(plan.graph.ops.each()) if op.kind in runtime.blocks]),
         tuple(map(tuple, waits)),
+    )
+
+
+def _stores_of_activations(plan: Plan) -> list[int]:
+    """Their positions in the plan, in the order in which the host calls them."""
+    return sorted(
+        [
+            k
+            for k, cache_op in enumerate(plan.cache_ops)
+            if cache_op.op == STORE and plan.graph.tensors[cache_op.tensor].kind == "activation"
+        ],
+        key=lambda k: plan.cache_ops[k].after,
     )
 
 
