@@ -173,8 +173,6 @@ def _check_sequence_parallel(config: Layered, run: Run) -> None:
         raise InputError(
             f"{run.tensor} devices cannot share {run.tokens} tokens evenly", where=where
         )
-    if run.zero >= 2:
-        raise InputError("works with zero=0 and zero=1", where=where)
 
 
 def _check_context_parallel(config: Layered, run: Run) -> None:
