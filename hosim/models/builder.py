@@ -177,7 +177,7 @@ _OF_TRAINING = frozenset(
 """Parameters of a training step that a runtime may set and an inference does not take."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CANDIDATES = {"expert": "experts", "kv_cache": "blocks of the cache"}
-_SHARES = ("dropout", "embedding_dropout", "attention_dropout")
+_SHARES = ("dropout", "embedding_dropout", "attention_dropout", "optimizer_share")
 _FROM_ZERO = (
     "sliding_window",
     "stage",

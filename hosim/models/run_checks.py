@@ -98,7 +98,7 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
 
 _OF_TRAINING = (
     *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers"),
-    *("optimizer", "optimizer_on", "update", "states_dtype", "states_home"),
+    *("optimizer", "optimizer_on", "optimizer_share", "update", "states_dtype", "states_home"),
 )
 """What an inference would leave out without a word."""
 

@@ -3,7 +3,8 @@
 ZeRO-Offload (J. Ren et al., ATC 2021). Where the workload says that the optimizer runs on the CPU
 (``optimizer_on``), the states stay below; each gradient is stored when the backward pass has made
 it, and each parameter comes back when the CPU has written it: 4 bytes a parameter over the link.
-Everything else stays on the device.
+Everything else stays on the device, the states
+of parameters that are updated there among them (``optimizer_share``, the ratio of Twin-Flow).
 
 Where the optimizer runs on the device, it is :mod:`hosim.policies.own.layerwise` with the states
 below: they come up and go back, 24 bytes a parameter for Adam in fp32 with master weights.
@@ -29,12 +30,14 @@ def plan(
     placement: str = FASTEST,
 ) -> Plan:
     """The plan."""
+    # planned around, updates on the CPU use no tensors (hosim.schedule.around_processors)
+    on_cpu = any([op.kind == "optimizer" and not op.uses for op in graph.ops])
     made = layerwise.plan(
         graph,
         hardware,
         budget_bytes,
         layers_ahead=layers_ahead,
-        kinds="optimizer_state",
+        kinds="" if on_cpu else "optimizer_state",
         placement=placement,
     )
     return replace(made, policy="zero_offload")
