@@ -75,8 +75,8 @@ class Runtime:
     speed
         What a whole step sustains of the speed that its kernels have alone on the device.
     exposed
-        For so many times the time of collectives on streams of their own other ops stand still,
-        spread over the step; 0: they run beside each other as if alone.
+        For so many times the time for which collectives run beside them, on streams of their own,
+        other ops stand still, spread over the step; 0: they run beside each other as if alone.
     host
         Nanoseconds that a call of the host thread takes: of an op, or of a copy (docs/contract.md,
         rule 23).
