@@ -277,7 +277,7 @@ def table() -> list[str]:
         rows.add(figure.row)
     lines = [
         f"\nsteps under offload and without: {len(rows)} rows, {len(answered)} of them answered; "
-        "no constant was fitted to those",
+        "no constant but a spread was fitted to those",
         f"{'kind':56} figures answered   mean  median   worst inside   "
         "by hand: mean  median nearer",
     ]

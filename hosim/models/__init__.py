@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hosim.models.quantised import packing_of
     from hosim.models.routing_draw import generate
     from hosim.models.stored_weights import GGUF
-    from hosim.models.tape import BACKWARD, ITEM_BYTES, RECOMPUTE, Tape
+    from hosim.models.tape import ITEM_BYTES, Tape
     from hosim.models.weight_bytes import INDEX
 else:
     __getattr__, __dir__ = lazy_names(
@@ -43,13 +43,13 @@ else:
             "quantised": "packing_of",
             "routing_draw": "generate",
             "stored_weights": "GGUF",
-            "tape": "BACKWARD ITEM_BYTES RECOMPUTE Tape",
+            "tape": "ITEM_BYTES Tape",
             "weight_bytes": "INDEX",
         },
     )
 
 __all__ = [
-    "BACKWARD", "FAMILIES", "GGUF", "INDEX", "ITEM_BYTES", "PACKINGS", "PRESETS", "PROCESSORS", "READERS", "RECOMPUTE",
+    "FAMILIES", "GGUF", "INDEX", "ITEM_BYTES", "PACKINGS", "PRESETS", "PROCESSORS", "READERS",
     "TYPES", "WEIGHTS", "Decoder", "ListedModel", "RoutingDraw", "Run", "Tape", "add", "bubble",
     "build", "bytes_of", "generate", "gguf_names", "in_flight", "keys_of_chunk", "listed_models",
     "packed_bytes", "packing_of", "parameters_of", "passes", "scale", "sizes_of",

@@ -22,11 +22,12 @@ from itertools import chain
 from math import prod
 from typing import Any
 
+from hosim.edits import BACKWARD, RECOMPUTE
 from hosim.graph import Graph, Op
 from hosim.models.collectives import ns_to_send, summed_over_tokens
 from hosim.models.config import Run
 from hosim.models.optimizer import adamw, has_master, moments_by_parts, update_by_parts
-from hosim.models.tape import BACKWARD, RECOMPUTE, Learned, Tape, Value
+from hosim.models.tape import Learned, Tape, Value
 
 GATHER, REDUCE = "gather", "reduce"
 """The streams of collectives: of parameters, and of gradients."""

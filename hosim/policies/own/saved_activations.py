@@ -25,10 +25,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from hosim.cache_plan import AT_START, Plan
+from hosim.edits import BACKWARD, RECOMPUTE
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models import BACKWARD, RECOMPUTE
 from hosim.policies.own.layerwise import WEIGHTS, visits
 from hosim.schedule import Absence, between_uses, insert
 from hosim.schedule.tiers_below import FASTEST, read_placement, space_below
