@@ -24,6 +24,9 @@ from dataclasses import dataclass, replace
 from hosim.errors import GraphError
 from hosim.graph import DEVICE, MAIN_STREAM, Graph, Op, Tensor
 
+RECOMPUTE, BACKWARD = "recompute.", "backward."
+"""How the names of a training step's ops begin in these phases."""
+
 RANDOM_KINDS = frozenset(
     {
         "random",

@@ -51,11 +51,15 @@ def speeds(found: Iterable[tuple[Row, Answer]], exposed: float | None = None) ->
 
 def fitted_exposed(found: Iterable[tuple[Row, Answer]]) -> float:
     """How many times the time of collectives is exposed in training steps, by all rows together:
-    the value with which what they sustain differs least from step to step.
+    the value with which what they sustain differs least from step to step, by the median.
     """
     steps = [one for one in found if "phase=train" in one[0].workload]
-    tried = np.arange(0.0, 3.01, 0.5)
-    return float(min(tried, key=lambda x: float(np.std(np.log(speeds(steps, float(x)))))))
+
+    def differs(exposed: float) -> float:
+        logs = np.log(speeds(steps, exposed))
+        return float(np.median(np.abs(logs - np.median(logs))))
+
+    return float(min(np.arange(0.0, 5.01, 0.5), key=differs))
 
 
 def beside(row: Row, each: Answer, exposed: float | None = None) -> RunBeside:

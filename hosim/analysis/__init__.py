@@ -14,12 +14,7 @@ if TYPE_CHECKING:
         inverse,
         plan_fingerprint,
     )
-    from hosim.analysis.critical_path import (
-        critical_path,
-        earliest_starts,
-        stream_predecessors,
-        tails,
-    )
+    from hosim.analysis.critical_path import critical_path, tails
     from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
     from hosim.analysis.happens_before import HappensBefore
     from hosim.analysis.liveness import (
@@ -43,7 +38,7 @@ else:
         {
             "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse "
             "plan_fingerprint",
-            "critical_path": "critical_path earliest_starts stream_predecessors tails",
+            "critical_path": "critical_path tails",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
             "liveness": "Numbers StaticPeak USUAL_DEVICE_TIER edited_curve homes_below idle_below "
@@ -55,8 +50,8 @@ else:
 
 __all__ = [
     "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "Numbers", "StageExchange", "StaticPeak", "ascend",
-    "bubbles", "canonical", "canonical_places", "critical_path", "digest", "earliest_starts", "edited_curve",
+    "bubbles", "canonical", "canonical_places", "critical_path", "digest", "edited_curve",
     "excess_of", "exchanges", "graph_fingerprint", "homes_below", "idle_below", "initial_set", "inverse",
     "largest_op", "live_ranges", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
-    "stream_predecessors", "tails", "tensor_gaps",
+    "tails", "tensor_gaps",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from hosim.data.stream_order import earliest_starts, stream_predecessors
 from hosim.graph import Graph
 
 
@@ -21,29 +22,6 @@ class CriticalPath:
 
     length_ns: int
     ops: tuple[int, ...]
-
-
-def stream_predecessors(graph: Graph) -> list[int]:
-    """For each op, the position of the op before it on its stream, or -1."""
-    last: dict[str, int] = {}
-    before = []
-    for i, op in enumerate(graph.ops.each()):
-        before.append(last.get(op.stream, -1))
-        last[op.stream] = i
-    return before
-
-
-def earliest_starts(graph: Graph, durations: Sequence[int]) -> list[int]:
-    """Nanoseconds at which each op starts, by op position, if every tensor is resident and
-    everything fits.
-    """
-    starts: list[int] = []
-    for before, producers in zip(stream_predecessors(graph), graph.producers, strict=True):
-        start = starts[before] + durations[before] if before >= 0 else 0
-        for p in producers:
-            start = max(start, starts[p] + durations[p])
-        starts.append(start)
-    return starts
 
 
 def tails(graph: Graph, durations: Sequence[int]) -> list[int]:

@@ -16,9 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from hosim.analysis.critical_path import stream_predecessors
 from hosim.analysis.happens_before import HappensBefore
 from hosim.cache_plan import AT_START
+from hosim.data.stream_order import stream_predecessors
 from hosim.graph import Graph
 
 

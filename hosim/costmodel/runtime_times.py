@@ -7,11 +7,13 @@ lose to collectives beside them (``exposed``). When the host issues them a repla
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from hosim.data.runtime import RUNTIME, Runtime, from_data
+from hosim.data.stream_order import earliest_starts
 from hosim.edits import CROSSING_KINDS
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware, Tier
@@ -75,7 +77,8 @@ def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) ->
     ops on other processors.
     """
     slower = 1 / Fraction(str(runtime.speed.value))
-    stands = slower * (1 + Fraction(str(runtime.exposed.value)) * share_beside(graph, durations))
+    exposed = Fraction(str(runtime.exposed.value))
+    stands = slower * (1 + (exposed * share_beside(graph, durations) if exposed else 0))
     found: list[int] = []
     for op, ns in zip(graph.ops.each(), durations, strict=True):
         kept = op.duration_ns is not None or op.processor
@@ -85,13 +88,26 @@ def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) ->
 
 
 def share_beside(graph: Graph, durations: Sequence[int]) -> Fraction:
-    """The time of collectives on streams of their own over that of the other ops of the device that
-    no one measured: at most 1, as what is longer is waited for in any case.
+    """For which share of the time of the device's ops that no one measured collectives run beside
+    them, on streams of their own, where everything is resident; collectives on two streams count
+    twice. What ops wait for runs beside none.
     """
-    beside = alone = 0
-    for op, ns in zip(graph.ops, durations, strict=True):
+    starts = earliest_starts(graph, durations)
+    collectives: list[tuple[int, int]] = []
+    begins, ends, before = [], [], [0]
+    for op, start, ns in zip(graph.ops.each(), starts, durations, strict=True):
         if op.kind in CROSSING_KINDS:
-            beside += ns if op.stream != graph.main_stream else 0
-        elif op.duration_ns is None and not op.processor:
-            alone += ns
-    return min(Fraction(1), Fraction(beside, alone)) if alone else Fraction(0)
+            if op.stream != graph.main_stream:
+                collectives.append((start, start + ns))
+        elif op.stream == graph.main_stream and op.duration_ns is None and not op.processor:
+            begins.append(start)
+            ends.append(start + ns)
+            before.append(before[-1] + ns)
+
+    def computed(until: int) -> int:
+        """What the main stream's ops have taken until then."""
+        k = bisect_right(begins, until)
+        return before[k] - max(0, ends[k - 1] - until) if k else 0
+
+    beside = sum([computed(end) - computed(start) for start, end in collectives])
+    return Fraction(beside, before[-1]) if before[-1] else Fraction(0)

@@ -75,14 +75,17 @@ class Runtime:
     speed
         What a whole step sustains of the speed that its kernels have alone on the device.
     exposed
-        For so many times the time of collectives on streams of their own other ops stand still,
-        spread over the step; 0: they run beside each other as if alone.
+        For so many times the time for which collectives run beside them, on streams of their own,
+        other ops stand still, spread over the step; 0: they run beside each other as if alone.
     host
         Nanoseconds that a call of the host thread takes: of an op, or of a copy (docs/contract.md,
         rule 23).
     ahead, gathers
         So many ops, and gathers whose results are in use, the host is ahead of the device at most;
         0: without end.
+    stores
+        So many copies down of activations are under way when the host goes on at most; 0: without
+        end.
     blocks
         After whose call the host waits for the end: kinds of ops, and ``prefetch`` and ``store``.
     pins, pin, pin_rate
@@ -151,6 +154,7 @@ class Runtime:
     host: RuntimeFigure = NONE
     ahead: RuntimeFigure = NONE
     gathers: RuntimeFigure = NONE
+    stores: RuntimeFigure = NONE
     blocks: tuple[str, ...] = ()
     pins: tuple[str, ...] = ()
     pin: RuntimeFigure = NONE
@@ -179,7 +183,7 @@ class Runtime:
         for name in ("speed", "allocated", "reserved", "iteration"):
             if getattr(self, name).value <= 0:
                 raise HardwareError("expected a value above 0", where=f"{name}.value")
-        for name in ("ahead", "gathers", "copy_buffers", "tokens", "sequences"):
+        for name in ("ahead", "gathers", "stores", "copy_buffers", "tokens", "sequences"):
             if getattr(self, name).value % 1:
                 raise HardwareError("expected a whole number", where=f"{name}.value")
         if self.pads and (
@@ -219,7 +223,7 @@ class Runtime:
     @property
     def waits(self) -> bool:
         """Return whether the host waits for the device."""
-        return bool(self.ahead.value or self.gathers.value or self.blocks)
+        return bool(self.ahead.value or self.gathers.value or self.stores.value or self.blocks)
 
     @property
     def known(self) -> Mapping[str, RuntimeFigure]:
@@ -245,6 +249,11 @@ class Runtime:
             for figure, what in self._limits
             if figure.value
         ]
+        said += (
+            [f"{self.stores.value:g} copies down of activations are under way at most"]
+            if self.stores.value
+            else []
+        )
         said += [f"the host waits for each {', '.join(self.blocks)}"] if self.blocks else []
         if self.pins:
             often = "once, before this step" if self.pins_once else "each time"

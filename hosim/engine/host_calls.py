@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.cache_plan import AT_START, DETACH, Plan
+from hosim.cache_plan import AT_START, DETACH, STORE, Plan
 from hosim.costmodel.transfers import NS_PER_S
-from hosim.data.runtime import Runtime
+from hosim.data.runtime import COPIES, Runtime
 from hosim.engine.event_loop import flags, ints, longs
 from hosim.engine.flow_table import TOO_LARGE, UncoveredError
 from hosim.engine.program_base import LONGEST_NS
@@ -64,12 +64,28 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
             )
         if cache_op.op in runtime.blocks:
             waits[cache_op.after + 1].append(k)
+    if most := round(runtime.stores.value):
+        stores = _stores_of_activations(plan)
+        for earlier, k in zip(stores, stores[most:], strict=False):
+            waits[plan.cache_ops[k].after + 1].append(earlier)
     return HostCalls(
         round(runtime.host.value),
         tuple(copies),
         ((), *_awaits(plan.graph, runtime)),
         frozenset([i for i, op in enumerate(plan.graph.ops.each()) if op.kind in runtime.blocks]),
         tuple(map(tuple, waits)),
+    )
+
+
+def _stores_of_activations(plan: Plan) -> list[int]:
+    """Their positions in the plan, in the order in which the host calls them."""
+    return sorted(
+        [
+            k
+            for k, cache_op in enumerate(plan.cache_ops)
+            if cache_op.op == STORE and plan.graph.tensors[cache_op.tensor].kind == "activation"
+        ],
+        key=lambda k: plan.cache_ops[k].after,
     )
 
 
@@ -89,6 +105,23 @@ def first_step_lines(plan: Plan, hardware: Hardware) -> Iterator[str]:
             f"the first step takes up to {human_time(takes)} longer, in which the host pins "
             f"{human_size(sum(sizes))}"
         )
+
+
+def idle_lines(plan: Plan, hardware: Hardware) -> Iterator[str]:
+    """Yield which settings of the host name ops that the workload has none of, so that they change
+    nothing.
+    """
+    runtime = hardware.software
+    if runtime is None or not runtime.waits:
+        return
+    kinds = {op.kind for op in plan.graph.ops.alike}
+    if runtime.gathers.value and not kinds & GATHERS:
+        yield (
+            f"gathers of {runtime.name} limits nothing: no op is of the kind "
+            f"{' or '.join(sorted(GATHERS))}"
+        )
+    for kind in sorted({*runtime.blocks} - {*COPIES} - kinds):
+        yield f"blocks of {runtime.name}: the host never waits for {kind}, as no op is of that kind"
 
 
 def host_cells(calls: HostCalls | None, order: npt.NDArray[Any]) -> dict[str, Any]:

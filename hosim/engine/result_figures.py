@@ -10,11 +10,12 @@ from statistics import median_low
 from hosim.analysis.remarks import WholeMoves, changed_line, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
 from hosim.costmodel import guessed_collectives
+from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import seen_peaks
 from hosim.data.unknown_ops import unknown_ops
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
-from hosim.engine.host_calls import first_step_lines
+from hosim.engine.host_calls import first_step_lines, idle_lines
 from hosim.engine.ledger import Ledger
 from hosim.errors import HardwareError
 from hosim.graph import Graph
@@ -158,7 +159,8 @@ def _notes(
 ) -> tuple[str, ...]:
     whole = [str(Note("whole", line)) for line in whole_move_lines(plan.graph, *moves, moved_bytes)]
     pinned = [str(Note("pinning", line)) for line in first_step_lines(plan, hardware)]
-    return (*map(str, notes(plan.graph, hardware)), *plan.notes, *whole, *pinned)
+    idle = [str(Note(RUNTIME, line)) for line in idle_lines(plan, hardware)]
+    return (*map(str, notes(plan.graph, hardware)), *plan.notes, *whole, *pinned, *idle)
 
 
 def _largest_alike(plan: Plan, hardware: Hardware) -> int:

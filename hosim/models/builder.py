@@ -17,7 +17,7 @@ from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
 from hosim.graph import Graph
 from hosim.models.attention import MODES
-from hosim.models.collectives import arrived, summed_at_both_ends, summed_over_tokens
+from hosim.models.collectives import arrived, of_own_tokens, summed_at_both_ends, summed_over_tokens
 from hosim.models.config import Layered, RoutingDraw, Run
 from hosim.models.config_keys import QUANTISED, Keys
 from hosim.models.data_parallel import shared_step
@@ -73,15 +73,13 @@ def step(
         return graph, gates_of(graph, t.gates), _chosen(t, run)
     apart = _passes(t, forward, config, run)
     summed_at_both_ends(t, config, run)
-    if not apart:
-        summed_over_tokens(t, config, run)
+    gradients = apart or [t.learned()]
+    own = [g for learned in gradients for g in of_own_tokens(config, run, learned)]
+    if run.zero < 2:
+        summed_over_tokens(t, run, "all_reduce_norms", own)
     if run.replicas > 1:
         shared = replace(run, data=run.replicas)
-        return (
-            shared_step(t.build(), list(t.parameters.values()), apart or [t.learned()], shared),
-            (),
-            (),
-        )
+        return shared_step(t.build(), list(t.parameters.values()), gradients, own, shared), (), ()
     if run.optimizer == "adamw" and run.foreach:
         update_by_parts(t, moments_by_parts(t, run, t.learned(), has_master(run)))
     elif run.optimizer == "adamw":
@@ -179,7 +177,7 @@ _OF_TRAINING = frozenset(
 """Parameters of a training step that a runtime may set and an inference does not take."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CANDIDATES = {"expert": "experts", "kv_cache": "blocks of the cache"}
-_SHARES = ("dropout", "embedding_dropout", "attention_dropout")
+_SHARES = ("dropout", "embedding_dropout", "attention_dropout", "optimizer_share")
 _FROM_ZERO = (
     "sliding_window",
     "stage",

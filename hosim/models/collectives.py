@@ -4,12 +4,13 @@ device.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from hosim.costmodel.kernels import CUSTOM_BYTES
 from hosim.models.config import Decoder, Run
 from hosim.models.names import NAMES
-from hosim.models.tape import Tape, Value
+from hosim.models.tape import Learned, Tape, Value
 
 STREAM = "comm"
 
@@ -131,24 +132,28 @@ def shared(
     return y
 
 
-def summed_over_tokens(t: Tape, config: object, run: Run) -> None:
+def of_own_tokens(config: object, run: Run, learned: Learned) -> list[Value]:
     """The gradients of norms, biases, routers and projections to latents, of which each device has
-    its part: their sum.
+    the part of its own tokens.
     """
     if not run.sequence_parallel or not isinstance(config, Decoder):
-        return
+        return []
     width = (config.hidden_size,)
-    own = [
+    return [
         gradient
-        for p, gradient in t.learned()
+        for p, gradient in learned
         if p.shape == width or any([part in p.tensor for part in _OF_OWN_TOKENS])
     ]
+
+
+def summed_over_tokens(t: Tape, run: Run, label: str, own: Sequence[Value]) -> None:
+    """The sum of such gradients over the devices, in their place."""
     if own:
         size = sum([g.size for g in own])
         duration_ns = ns_to_send(run, 2 * size * (run.tensor - 1) // run.tensor)
         sizes = (run.tensor, size)
         t.ops(
-            "all_reduce_norms",
+            label,
             "all_reduce",
             [],
             [],

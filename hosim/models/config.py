@@ -256,7 +256,9 @@ class Run:
     the routed experts, or the attention of a decoding step (docs/contract.md, rule 20); what only
     these read lives there unless its home says otherwise. ``device/TIER`` leaves it to the plan
     whether that is the device or the processor of the tier, as ``layers_on`` does for every layer
-    of an inference, the embedding and the head. ``update`` says when such an optimizer runs: see
+    of an inference, the embedding and the head. ``optimizer_share``: which share of the parameters,
+    the first ones, the optimizer updates there; it updates the others on the device, where their
+    states live. ``update`` says when such an optimizer runs: see
     :mod:`hosim.models.optimizer`.
 
     ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and
@@ -316,6 +318,7 @@ class Run:
     window_blocks: int = 2
     chosen_blocks: int = 4
     optimizer_on: str | None = None
+    optimizer_share: float = 1.0
     update: str = "synchronous"
     experts_on: str | None = None
     attention_on: str | None = None

@@ -22,11 +22,12 @@ from itertools import chain
 from math import prod
 from typing import Any
 
+from hosim.edits import BACKWARD, RECOMPUTE
 from hosim.graph import Graph, Op
-from hosim.models.collectives import ns_to_send
+from hosim.models.collectives import ns_to_send, summed_over_tokens
 from hosim.models.config import Run
 from hosim.models.optimizer import adamw, has_master, moments_by_parts, update_by_parts
-from hosim.models.tape import BACKWARD, RECOMPUTE, Learned, Tape, Value
+from hosim.models.tape import Learned, Tape, Value
 
 GATHER, REDUCE = "gather", "reduce"
 """The streams of collectives: of parameters, and of gradients."""
@@ -53,15 +54,20 @@ def unit_of(parameter: str) -> str:
 
 
 def shared_step(
-    base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run
+    base: Graph,
+    parameters: Sequence[Value],
+    gradients: Sequence[Learned],
+    of_own_tokens: Sequence[Value],
+    run: Run,
 ) -> Graph:
     """The passes in ``base``, of one device, with what ``run.data`` devices send each other, and
     the optimizer.
 
     ``gradients`` are those of each micro-batch apart where devices reduce each, else one list of
-    what they add up to.
+    what they add up to. Those ``of_own_tokens`` are parts, which devices that share layers add up
+    one by one before a unit's are reduced, as FSDP2 does with tensor and sequence parallelism.
     """
-    return _Sharing(base, parameters, gradients, run).graph()
+    return _Sharing(base, parameters, gradients, of_own_tokens, run).graph()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +131,15 @@ class _Sharing:
     """The walk over the ops of one device that adds what devices send each other."""
 
     def __init__(
-        self, base: Graph, parameters: Sequence[Value], gradients: Sequence[Learned], run: Run
+        self,
+        base: Graph,
+        parameters: Sequence[Value],
+        gradients: Sequence[Learned],
+        of_own_tokens: Sequence[Value],
+        run: Run,
     ) -> None:
         self.base, self.run = base, run
+        self.of_own_tokens = {gradient.tensor for gradient in of_own_tokens}
         self.units: dict[str, list[Value]] = {}
         self.devices: dict[str, int] = {}
         for parameter in parameters:
@@ -348,6 +360,10 @@ class _Sharing:
     def _reduce(self, unit: str, learned: Learned, place: Place) -> None:
         prefix = f"{BACKWARD}{place[1]}{unit or _ROOT}."
         gradients = [gradient for _, gradient in learned]
+        for parameter, gradient in learned if self.run.zero >= 2 else ():
+            if gradient.tensor in self.of_own_tokens:
+                label = f"{BACKWARD}{place[1]}{parameter.tensor}.all_reduce"
+                summed_over_tokens(self.t, self.run, label, [gradient])
         if self.run.zero < 2 and self.devices[unit] == 1:
             self.learned[unit] = learned
             return

@@ -46,7 +46,7 @@ _IMAGES = _CHECKPOINTED | {
     "main_gradients",
     "states_home",
 }
-_IMAGES |= {"optimizer_on", "update"}
+_IMAGES |= {"optimizer_on", "optimizer_share", "update"}
 _IMAGES |= {
     "data",
     "zero",

@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from hosim.errors import InputError
 from hosim.models.config import Run
 from hosim.models.tape import Learned, Tape, TapedOp, Value
 
@@ -64,28 +65,19 @@ def adamw(
                 "/" in run.optimizer_on
             )  # as on the device, where an update waits for its gradient alone
             waits = [] if either else list(t.last_ops.values()) if after is None else list(after)
-            return _on_another(
+            there, here = _first_share(learned, run.optimizer_share)
+            shards = _on_another(
                 t,
                 run,
                 run.optimizer_on,
-                learned,
+                there,
                 master,
                 waits if run.update == "synchronous" else [],
                 is_shard,
             )
-        for parameter, gradient in learned:
-            states = _states(t, parameter, master, run)
-            written = sum([2 * state.size for state in states]) + parameter.size * (
-                1 if master else 2
-            )
-            t.ops(
-                parameter.tensor,
-                "optimizer",
-                [gradient],
-                [],
-                mutates=[parameter, *states],
-                accessed=gradient.size + written,
-            )
+            _on_device(t, replace(run, states_home=None), here, master)
+            return shards
+        _on_device(t, run, learned, master)
     return []
 
 
@@ -140,6 +132,37 @@ def update_by_parts(t: Tape, rooted: Sequence[RootedParameter]) -> None:
                 mutates=each.changed,
                 accessed=4 * full.size + 5 * each.root.size + each.first.size + rounded,
             )
+
+
+def _first_share(learned: Learned, share: float) -> tuple[Learned, Learned]:
+    """The first parameters, with that share of all elements at most, and the others. Raises
+    :class:`InputError` where the first one has more.
+    """
+    most, so_far = share * sum([prod(p.shape) for p, _ in learned]), 0
+    for k, (parameter, _) in enumerate(learned):
+        so_far += prod(parameter.shape)
+        if so_far > most:
+            if share and not k:
+                raise InputError(
+                    f"the first parameter, {parameter.tensor}, has more than that of all",
+                    where="optimizer_share",
+                )
+            return learned[:k], learned[k:]
+    return learned, []
+
+
+def _on_device(t: Tape, run: Run, learned: Learned, master: bool) -> None:
+    for parameter, gradient in learned:
+        states = _states(t, parameter, master, run)
+        written = sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
+        t.ops(
+            parameter.tensor,
+            "optimizer",
+            [gradient],
+            [],
+            mutates=[parameter, *states],
+            accessed=gradient.size + written,
+        )
 
 
 def _states(t: Tape, parameter: Value, master: bool, run: Run) -> list[Value]:

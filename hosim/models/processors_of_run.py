@@ -31,6 +31,13 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
         raise InputError(
             "only an optimizer on another processor has it; give optimizer_on, too", where="update"
         )
+    if run.optimizer_share != 1 and (
+        "/" in (run.optimizer_on or "/") or run.update != "synchronous" or run.replicas > 1
+    ):
+        raise InputError(
+            "works for one device with optimizer_on: TIER and update: synchronous",
+            where="optimizer_share",
+        )
     if run.optimizer_on is not None and run.optimizer == "none":
         raise InputError("there is no optimizer to run there", where="optimizer_on")
     if run.update == "delayed" and (run.replicas > 1 or run.main_gradients or run.dtype == "fp32"):

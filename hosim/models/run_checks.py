@@ -98,7 +98,7 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
 
 _OF_TRAINING = (
     *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers"),
-    *("optimizer", "optimizer_on", "update", "states_dtype", "states_home"),
+    *("optimizer", "optimizer_on", "optimizer_share", "update", "states_dtype", "states_home"),
 )
 """The fields that an inference would leave out without a word."""
 
@@ -173,8 +173,6 @@ def _check_sequence_parallel(config: Layered, run: Run) -> None:
         raise InputError(
             f"{run.tensor} devices cannot share {run.tokens} tokens evenly", where=where
         )
-    if run.zero >= 2:
-        raise InputError("works with zero=0 and zero=1", where=where)
 
 
 def _check_context_parallel(config: Layered, run: Run) -> None:

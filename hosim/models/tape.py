@@ -18,7 +18,7 @@ from math import prod
 from typing import TypedDict, Unpack
 
 from hosim.data.graph_parts import part_name
-from hosim.edits import COLLECTIVE_KINDS
+from hosim.edits import BACKWARD, COLLECTIVE_KINDS, RECOMPUTE
 from hosim.graph import Graph, GraphBuilder
 from hosim.limits import Budget
 from hosim.models.config import Run, first_and_other
@@ -29,11 +29,7 @@ from hosim.models.value import ITEM_BYTES, Value
 
 _WIDTH = {dtype: -rank for rank, dtype in enumerate([*ITEM_BYTES, *PACKINGS])}
 
-__all__ = ["BACKWARD", "ITEM_BYTES", "RECOMPUTE", "Learned", "Note", "Tape", "Value"]
-
-RECOMPUTE, BACKWARD = "recompute.", "backward."
-"""The prefixes of op names in these phases."""
-
+__all__ = ["ITEM_BYTES", "Learned", "Note", "Tape", "Value"]
 
 Note = tuple[Value, Callable[[Value], None]]
 """A result, and what passes its gradient on."""

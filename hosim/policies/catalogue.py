@@ -148,6 +148,22 @@ BUILT_IN = (
         "zig-zag, unless the graph's batch is all batches",
     ),
     Policy(
+        "saved_activations",
+        "what the forward pass saves for the backward pass is offloaded, and prefetched a layer "
+        "ahead of its use (torchtune, TRL, Megatron)",
+        "hosim.policies.own.saved_activations:plan",
+        {
+            "activations": Parameter(
+                1.0, "share", "how much of it is offloaded, what is saved first before the rest"
+            ),
+            "layers_ahead": LAYERS_AHEAD,
+            "placement": PLACEMENT,
+        },
+        by_name_only=True,
+        models="activation offload of torchtune, TRL, DeepSpeed (cpu_checkpointing) and Megatron-LM",
+        leaves_out="a prefetch as early as the host is ahead of the device",
+    ),
+    Policy(
         "zero_offload",
         "optimizer states offloaded, and the CPU updates (optimizer_on)",
         "hosim.policies.own.layerwise:states_below",

@@ -211,6 +211,7 @@ def _host(hardware: Hardware) -> Iterator[_MoreOf]:
         "host": replace(runtime, host=NONE),
         "ahead": replace(runtime, ahead=NONE),
         "gathers": replace(runtime, gathers=NONE),
+        "stores": replace(runtime, stores=NONE),
         "blocks": replace(runtime, blocks=()),
         "pins": replace(runtime, pins=(), pins_once=False),
         "cache_copy": replace(runtime, cache_copy=NONE, copy_time=NONE),

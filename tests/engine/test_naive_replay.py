@@ -150,7 +150,8 @@ def test_a_store_while_its_writer_waits_for_room(size, to, transfer):
 @st.composite
 def hosts(draw):
     """A runtime whose host is a process."""
-    counts = {name: draw(st.sampled_from((0, 0, 1, 2, 3))) for name in ("ahead", "gathers")}
+    limits = ("ahead", "gathers", "stores")
+    counts = {name: draw(st.sampled_from((0, 0, 1, 2, 3))) for name in limits}
     blocks = draw(
         st.lists(st.sampled_from(("prefetch", "store", *OP_KINDS)), max_size=2, unique=True)
     )

@@ -20,6 +20,7 @@ SEARCH = {"hyperoffload", "hybrid", "optimal"}
 SETTINGS_OF_OTHERS = {
     "zero_inference",
     "flexgen",
+    "saved_activations",
     "zero_offload",
     "zero_infinity",
     "superoffload",

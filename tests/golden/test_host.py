@@ -123,6 +123,34 @@ def test_a_gather_waits_until_an_earlier_one_is_used_up():
     assert (free.result.peak_bytes["hbm"], limited.result.peak_bytes["hbm"]) == (90, 30)
 
 
+def test_copies_down_of_activations_are_so_many_at_most():
+    """f, g, h and i take 10 ns each, and make 30 bytes that are stored, but for i.
+
+    Without a limit h ends at 30 when the first store does not yet (10 to 40), and i runs until 40:
+    90 bytes at once. One store under way: at g's end, at 20, the host waits until the first one has
+    ended at 40; that of g runs from 40 to 70, and h from 40 to 50. Then i waits until 70. The state
+    s is stored beside them from 50 on, after the store of h was called, and nobody waits for it.
+    """
+    tensors = dict.fromkeys(("a", "b", "c"), (30, "activation"))
+    graph = workload(
+        {**tensors, "s": (10, "optimizer_state", "hbm")},
+        {
+            "f": {"ns": 10, "outputs": ["a"]},
+            "g": {"ns": 10, "outputs": ["b"]},
+            "h": {"ns": 10, "outputs": ["c"], "inputs": ["s"]},
+            "i": {"ns": 10},
+            "j": {"ns": 10, "inputs": ["a", "b", "c"]},
+        },
+    )
+    moves = [("store a", "f"), ("store b", "g"), ("store c", "h"), ("store s", "h")]
+    free, limited = (
+        replayed(plan(graph, *moves), under(host=0, ahead=100, stores=n)) for n in (0, 1)
+    )
+    assert free.ops["i"] == (30, 40)
+    assert limited.ops == {"f": (0, 10), "g": (10, 20), "h": (40, 50), "i": (70, 80), "j": (80, 90)}
+    assert limited.stalls == {"runtime": 20 + 20}
+
+
 def test_pinning_takes_the_host_a_constant_and_its_bytes():
     """Pinning a takes 5 ns and 20 at 2 bytes a nanosecond: its prefetch is issued at 15 and flows
     until 35; f, called at once, waits.
@@ -165,3 +193,14 @@ def test_a_host_that_waits_finds_freed_memory_in_program_order():
         for hardware in (machine(), under(ahead=100), under(gathers=1), under(blocks=("any",)))
     ]
     assert told == [90, 90, 30, 30]
+
+
+def test_a_setting_that_names_no_op_of_the_workload_is_told():
+    """No op gathers, and none is an item; the copies that it also waits for are named by no op."""
+    the_plan = plan(workload({}, {"f": {"ns": 5}}))
+    notes = replayed(the_plan, under(gathers=2, blocks=("prefetch", "item"))).result.notes
+    assert [note for note in notes if note.startswith("runtime: ") and " of by hand" in note] == [
+        "runtime: gathers of by hand limits nothing: no op is of the kind all_gather or "
+        "all_gather_into_tensor",
+        "runtime: blocks of by hand: the host never waits for item, as no op is of that kind",
+    ]

@@ -37,6 +37,9 @@ SIZES |= {"vocab_size": 8004, "head_dim": 64}
 _KINDS = {
     "_c10d_functional::all_gather_into_tensor": "all_gather",
     "_c10d_functional::reduce_scatter_tensor": "reduce_scatter",
+    "_c10d_functional::all_reduce": "all_reduce",
+    "c10d::_allgather_base_": "all_gather",
+    "c10d::_reduce_scatter_base_": "reduce_scatter",
 }
 
 
@@ -50,8 +53,10 @@ class Collectives(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kind = _KINDS.get(func._schema.name)
         if kind:
-            size = args[0].numel() * args[0].element_size()
-            self.seen.append((kind, size * (self.devices if kind == "all_gather" else 1)))
+            of_units = func._schema.name.startswith("c10d::")  # has both sides of it
+            size = max(x.numel() * x.element_size() for x in args[: 1 + of_units])
+            gathers = kind == "all_gather" and not of_units
+            self.seen.append((kind, size * (self.devices if gathers else 1)))
         return func(*args, **(kwargs or {}))
 
 
@@ -155,3 +160,51 @@ def test_collectives_and_flop_are_those_of_torch(devices, compared):
         counter.get_total_flops(),
         flops,
     )
+
+
+def test_collectives_of_fsdp2_with_both_are_those_of_torch(compared):
+    """On 4 x 2 processes, whose parameters have contents, as a mesh cannot be joined of fakes."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (4, 2), mesh_dim_names=("data", "tensor"))
+        config = transformers.LlamaConfig(**SIZES, attn_implementation="sdpa", use_cache=False)
+        module = transformers.LlamaForCausalLM(config).train()
+        parallelize_module(module, mesh["tensor"], plan(3))
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        for layer in [*module.model.layers, module]:
+            fully_shard(layer, mesh=mesh["data"], mp_policy=policy)
+        ids, places = torch.zeros(1, 128, dtype=torch.int64), torch.arange(128)[None]
+        turns = module.model.rotary_emb(torch.zeros(1, 128, 512, dtype=torch.bfloat16), places)
+
+        def forward(x):
+            x = module.model.embed_tokens(x)
+            for layer in module.model.layers:
+                x = layer(
+                    hidden_states=x,
+                    attention_mask=None,
+                    position_ids=places,
+                    position_embeddings=turns,
+                )
+            return module.lm_head(module.model.norm(x)).clone()
+
+        module.forward = forward
+        with Collectives(2) as collectives:
+            torch.nn.functional.cross_entropy(module(ids)[0].float(), ids[0]).backward()
+    finally:
+        dist.destroy_process_group()
+    parameters = {"model": "llama-3.1-8b", "config": SIZES, "phase": "train", "sequence": 128}
+    parameters |= {"attention": "masked", "optimizer": "none", "main_gradients": True}
+    both = {"tensor": 2, "sequence_parallel": True, "data": 4, "zero": 3}
+    graph = build("x", {**parameters, **both})
+    sent = [(op.kind, op.sizes[1]) for op in graph.ops if op.kernel in _KINDS.values()]
+    # a device of fsdp2 gathers the next layer before or after the first collective of this one
+    assert sorted(sent) == sorted(collectives.seen)
+    reduced = [
+        [each for each in listed if each[0] != "all_gather"] for listed in (sent, collectives.seen)
+    ]
+    assert reduced[0] == reduced[1]
+    compared("torch", "FSDP2, tensor and sequence parallel", "collectives", len(collectives.seen),
+             len(sent))  # fmt: skip

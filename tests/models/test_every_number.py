@@ -1120,6 +1120,14 @@ ROWS = (
         "steps activation flops gradient optimizer_state parameter",
     ),
     Row(
+        "decoder experts gpt2 bert t5 whisper vit dit",
+        "optimizer_share",
+        (0.5, 0.75, 1.0),
+        "train",
+        "more sent",
+        {"optimizer_on": "ddr"},
+    ),
+    Row(
         "experts",
         "routing.steps",
         (1, 2, 3, 4),

@@ -5,8 +5,14 @@ lives, and what is refused.
 import pytest
 
 from hosim.costmodel.kernels.op_families import share_touched
+from hosim.engine import replay
 from hosim.errors import InputError
+from hosim.io import load_hardware, load_named
 from hosim.models import Tape, build
+from hosim.policies import policy_named
+from hosim.shipped import find_hardware
+
+H100 = load_hardware(find_hardware("h100"))
 
 TRAIN = {
     "model": "llama-3.1-8b",
@@ -89,6 +95,38 @@ def test_of_several_devices_each_updates_its_part_of_the_parameters_on_the_cpu(z
     )  # the CPU does not wait for devices to gather
 
 
+def test_a_share_of_the_parameters_is_updated_on_the_cpu() -> None:
+    """The first ones, with half of the elements at most; the states of each part lie with it, and
+    what is on the device waits for its gradient alone.
+    """
+    graph = build("step", {**TRAIN, "optimizer_share": 0.5})
+    updates = [op for op in graph.ops if op.kind == "optimizer"]
+    on_cpu = [bool(op.processor) for op in updates]
+    assert on_cpu == sorted(on_cpu, reverse=True)
+    assert len(set(on_cpu)) == 2
+    homes = {op.name: {graph.tensors[t].home for t in op.mutates
+                       if graph.tensors[t].kind == "optimizer_state"} for op in updates}  # fmt: skip
+    assert all(homes[op.name] == ({"ddr"} if op.processor else {None}) for op in updates)
+    moved = sum(op.bytes_accessed for op in updates if op.processor)
+    assert 0.2 < moved / (28 * ELEMENTS) <= 0.5
+    assert all(not op.deps for op in updates if not op.processor)
+
+
+def test_states_of_what_the_device_updates_stay_under_zero_offload() -> None:
+    step = "llama-3.1-8b:phase=train:sequence=64:layers=1:optimizer_on=ddr"
+    peaks = {}
+    for share in ("0.5", "1"):
+        graph = load_named(f"{step}:optimizer_share={share}")
+        plan = policy_named("zero_offload").plan(graph, H100)
+        peaks[share] = replay(plan, H100).peak_bytes
+        kinds = {graph.tensors[c.tensor].kind for c in plan.cache_ops}
+        assert kinds == {"gradient", "parameter"}
+        below = [t for t in graph.tensors if t.kind == "optimizer_state" and t.home == "ddr"]
+        assert peaks[share]["ddr"] >= sum(t.size_bytes for t in below)
+    assert peaks["1"]["hbm"] < peaks["0.5"]["hbm"]
+    assert peaks["0.5"]["ddr"] < peaks["1"]["ddr"]
+
+
 def test_ops_wait_for_the_same_ops_where_idle_ones_are_left_out() -> None:
     graph = build("step", {**TRAIN, "checkpoint": True})  # torch recomputes no more than it needs
     last = [op.name for op in graph.ops if not op.processor][-1]
@@ -165,6 +203,14 @@ def test_attention_on_the_cpu_reads_a_cache_that_lives_there() -> None:
         (
             {"phase": "train", "optimizer_on": "ddr", "update": "never"},
             "update: expected one of synchronous, speculative, delayed",
+        ),
+        (
+            {"phase": "train", "optimizer_on": "ddr", "optimizer_share": 0.1},
+            "optimizer_share: the first parameter, model.embed_tokens.weight, has more than that",
+        ),
+        (
+            {"phase": "train", "optimizer_on": "device/ddr", "optimizer_share": 0.5},
+            "optimizer_share: works for one device with optimizer_on: TIER",
         ),
         (
             {"phase": "train", "optimizer_on": "ddr", "update": "delayed", "data": 2},

@@ -154,13 +154,42 @@ def test_latent_vectors_are_made_of_own_tokens_and_gathered():
     assert sent(graph)[-1] == ("all_reduce", (2, (3 * 64 + makers) * 2))
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_parts_of_gradients_are_summed_before_devices_of_other_batches_reduce_them(zero):
+    """Of two layers with two norms of 64 elements each, and one after them, in bf16: one by one,
+    just before the unit that they are in is reduced.
+    """
+    graph = build("x", {**SHARED, "sequence_parallel": True, "data": 2, "zero": zero})
+    of_backward = [
+        (op.kind, op.name.removeprefix("backward.").split(".all_")[0])
+        for op in graph.ops
+        if op.name.startswith("backward.") and op.kind in ("all_reduce", "reduce_scatter")
+        if op.stream != "comm" or op.kind == "all_reduce"
+    ]
+    expected = []
+    for layer in (1, 0):
+        at = f"model.layers.{layer}"
+        norms = "input_layernorm", "post_attention_layernorm"
+        expected += [("all_reduce", f"{at}.{norm}.weight") for norm in norms]
+        expected += [("reduce_scatter", f"{at}.reduce_scatter")]
+    expected += [("all_reduce", "model.norm.weight"), ("reduce_scatter", "root.reduce_scatter")]
+    assert of_backward == expected
+    sizes = {op.sizes for op in graph.ops if op.kind == "all_reduce"}
+    assert sizes == {(2, 64 * 2)}
+    later = build(
+        "x",
+        {**SHARED, "sequence_parallel": True, "data": 2, "zero": zero, "micro_batches": 2,
+         "sync_each_batch": False},
+    )  # fmt: skip
+    assert sum([op.kind == "all_reduce" for op in later.ops]) == 5
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"tensor": 1}, "one device has all tokens; give tensor, too$"),
         ({"phase": "prefill"}, "works for phase=train only$"),
         ({"sequence": 31}, "2 devices cannot share 31 tokens evenly$"),
-        ({"data": 2, "zero": 3}, "works with zero=0 and zero=1$"),
         (
             {"config": {**SHARED["config"], "positions": "learned", "max_position_embeddings": 64}},
             "works for models without learned positions$",

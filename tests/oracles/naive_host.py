@@ -36,6 +36,10 @@ class NaiveHost:
             k for k, c in enumerate(self.plan.cache_ops) if c.after == place and c.op != "detach"
         ]
 
+    def is_saved(self, k):
+        c = self.plan.cache_ops[k]
+        return c.op == "store" and self.tensors[c.tensor].kind == "activation"
+
     def pinning(self, k):
         c = self.plan.cache_ops[k]
         if c.op not in self.host.pins or self.host.pins_once:
@@ -71,6 +75,9 @@ class NaiveHost:
         if what == "op":
             return self.ops[at].kind not in self.host.blocks or self.ended[at]
         blocking = [k for k in self.copies_at(at) if self.plan.cache_ops[k].op in self.host.blocks]
+        if most := int(self.host.stores.value):
+            so_far = [k for place in range(-1, at + 1) for k in self.copies_at(place)]
+            blocking += [k for k in so_far if self.is_saved(k)][:-most]
         under_way = {x.k for listed in self.waiting.values() for x in listed}
         return all(
             k in self.done or (self.plan.cache_ops[k].tensor in self.dead and k not in under_way)

@@ -16,7 +16,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate, product
 from math import prod
 
-from hosim.analysis.critical_path import earliest_starts, stream_predecessors, tails
+from hosim.analysis.critical_path import tails
 from hosim.analysis.happens_before import HappensBefore
 from hosim.analysis.liveness import homes_below, needed_bytes
 from hosim.analysis.lower_bounds.any_processor import fits_on, least_durations, loosened
@@ -30,6 +30,7 @@ from hosim.analysis.pressure_points import Points, excess_of, points_of, tightes
 from hosim.analysis.tensor_lives import Life, lives
 from hosim.costmodel import machine_of_copies, memory_uses, op_durations
 from hosim.costmodel.transfers import sent_bytes
+from hosim.data.stream_order import earliest_starts, stream_predecessors
 from hosim.edits import on_processors
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware

@@ -15,10 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from hosim.analysis.critical_path import stream_predecessors
 from hosim.analysis.lower_bounds.any_processor import durations_by_processor, fits_on
 from hosim.analysis.lower_bounds.linear_program import LinearProgram, SolverStopped, Term, whole_ns
 from hosim.analysis.lower_bounds.passages import Passages
+from hosim.data.stream_order import stream_predecessors
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware
 from hosim.processors import others_of

@@ -76,6 +76,7 @@ def _keys() -> list[Key]:
         "host": _TIMES,
         "ahead": _COUNTS,
         "gathers": _COUNTS,
+        "stores": _COUNTS,
         "pin": _TIMES,
         "pin_rate": _RATES,
         "cache_copy": _SIZES,

@@ -26,7 +26,8 @@ Two systems are settings of it:
   parameters on the device. Where the workload says that the optimizer runs on the CPU
   (``optimizer_on``), the states stay below; each gradient is stored when the backward pass has made
   it, and each parameter comes back when the CPU has written it: 4 bytes a parameter over the link.
-  Where the optimizer runs on the device, the states come up and go back, 24 bytes a parameter for
+  The states of parameters that are updated on the device stay there (``optimizer_share``, the ratio
+  of Twin-Flow). Where the optimizer runs on the device, the states come up and go back, 24 bytes a parameter for
   Adam in fp32 with master weights.
 """
 
@@ -36,7 +37,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 
 from hosim.analysis import homes_below
@@ -97,8 +97,25 @@ def plan(
     return insert(graph, hardware, "layerwise", absences, initial)
 
 
-states_below = partial(plan, kinds="optimizer_state")
-"""The plan of ``zero_offload``."""
+def states_below(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    layers_ahead: int,
+    placement: str = FASTEST,
+) -> Plan:
+    """The plan of ``zero_offload``."""
+    # planned around, updates on the CPU use no tensors (hosim.schedule.around_processors)
+    on_cpu = any([op.kind == "optimizer" and not op.uses for op in graph.ops])
+    return plan(
+        graph,
+        hardware,
+        budget_bytes,
+        layers_ahead=layers_ahead,
+        kinds="" if on_cpu else "optimizer_state",
+        placement=placement,
+    )
 
 
 def _kinds(text: str) -> frozenset[str]:

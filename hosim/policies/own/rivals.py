@@ -18,11 +18,11 @@ from types import MappingProxyType
 from typing import Any
 
 from hosim import schedule
-from hosim.analysis import stream_predecessors
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, MemoryView, Plan, RuntimePolicy
 from hosim.costmodel import machine_of_copies, op_durations
 from hosim.costmodel.transfers import alone_ns
+from hosim.data.stream_order import stream_predecessors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph
