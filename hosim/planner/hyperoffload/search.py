@@ -53,7 +53,9 @@ _FEW = 48
 too.
 """
 _EXPLORED = 4
-"""In such a part of that work arms bring plans, before any of these is searched from."""
+"""In such a part of that work arms bring plans, before any of these is searched from. What is
+returned is no slower than the best after such a part of all work.
+"""
 _ANNEALED = 3
 """Blocks that one annealing takes."""
 _TIDIED = 2
@@ -67,10 +69,8 @@ _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the
 work. What gains less is taken if it is steadier.
 """
-_ALIKE, _EARLIER = 5e-3, 4
-"""Plans are alike that take up to that part of the makespan longer than the best, and no longer
-than the best after such a part of the work.
-"""
+_ALIKE = 5e-3
+"""Plans are alike that take up to that part of the makespan longer than the best."""
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
 _ANALYSED, _BOUNDED, _OF_SLACK = 20, 120, 50
@@ -452,7 +452,7 @@ class Search:
         """
         if self.best is None or self.nothing_fits:
             return []
-        earlier = [ns for work, ns in self._taken if work * _EARLIER <= self.work.done]
+        earlier = [ns for work, ns in self._taken if work * _EXPLORED <= self.work.done]
         most_ns = min([int(self.best.outcome.cost.makespan_ns * (1 + _ALIKE)), *earlier])
         found = [member.found for member in self.pool if member.found is not self.chosen]
         return [other for other in found if other.outcome.cost.makespan_ns <= most_ns]
