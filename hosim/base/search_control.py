@@ -88,8 +88,9 @@ class SearchRecord:
 
     Its ``work``, why it ``ended``, and the policy with its parameters that makes the plan
     ``again``. The plan fits in all but ``failed`` of so many ``draws`` of op and transfer times,
-    and takes ``lost`` more than without them on average, as a part of its makespan; ``None`` where
-    its times are uncertain as a whole, none were drawn, or none fits.
+    and takes ``lost`` more than planned in these on average, as a part of its makespan; ``None``
+    where none were drawn, or none fits. It was the best in them of so many plans that are ``alike``
+    in makespan; 0: there was no other.
     """
 
     work: int = 0
@@ -98,6 +99,7 @@ class SearchRecord:
     draws: int = 0
     failed: int = 0
     lost: float | None = None
+    alike: int = 0
 
 
 Tell = Callable[[SearchProgress], object]

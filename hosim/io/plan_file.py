@@ -193,6 +193,7 @@ _SEARCH = KeyTable(
     """The search that found the plan: its work, why it ended, and the policy with its parameters that makes the plan again.
 
 The plan fits in all but ``failed`` of ``draws`` of op and transfer times, and takes ``lost`` of its makespan more than planned on average.
+It is the best in them of so many plans that are ``alike`` in makespan.
     """,
     SearchRecord,
     Key("work", COUNT),
@@ -205,6 +206,7 @@ The plan fits in all but ``failed`` of ``draws`` of op and transfer times, and t
         optional(Kind(Annotated[float, Field(ge=-1, allow_inf_nan=False)], float)),
         brief=True,
     ),
+    Key("alike", COUNT, brief=True),
 )
 
 

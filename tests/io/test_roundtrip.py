@@ -62,6 +62,7 @@ RECORDS = st.builds(
     HUGE,
     HUGE,
     st.none() | st.floats(-1, 9),
+    HUGE,
 )
 
 

@@ -69,6 +69,37 @@ def test_a_store_goes_ahead_of_another_that_is_issued_after_the_same_op() -> Non
     assert [cost(problem, 50, {**both, 1: choice}) for choice in ahead] == [early]
 
 
+def test_a_store_in_the_gap_lets_another_go_first_and_the_tensor_leave_later() -> None:
+    # next waits for small alone, as large is stored when it has ended; small returns when last has
+    # freed new
+    problem = analyse(graph(two_leave), machine())
+    large, small = (TensorChoice("ddr", HOME, {0: 1}) for _ in range(2))
+    late = {0: large.with_store(0, 1), 1: small}
+    assert cost(problem, 50, late) == 10 + 10 + 60 + 100 + 10 + 10
+    plan = insert(problem, late, "test")
+    moved = [(c.op, c.after) for c in plan.cache_ops if c.tensor == 0]
+    assert moved == [(STORE, 1), (DETACH, 1), (PREFETCH, 1)]
+    assert choices_of(problem, plan)[0] == late[0]
+    assert late[0] in reached(problem, {0: large, 1: small}, 0)
+
+
+def test_what_lives_below_leaves_once_it_is_stored_after_its_last_use() -> None:
+    def build(b: GraphBuilder) -> None:
+        b.tensor("state", 10, persistent=True)
+        b.tensor("x", 1)
+        b.tensor("y", 1)
+        b.op("update", "op", mutates=["state"], outputs=["x"], duration_ns=10)
+        b.op("next", "op", inputs=["x"], outputs=["y"], duration_ns=10)
+        b.op("last", "op", inputs=["y"], duration_ns=10)
+
+    problem = analyse(graph(build), machine())
+    begun = TensorChoice("ddr", BELOW, {AT_START: AT_START})
+    for position in (0, 1):
+        plan = insert(problem, {0: begun.with_store(3, position)}, "test")
+        moved = [(c.op, c.after) for c in plan.cache_ops if c.op != PREFETCH]
+        assert moved == [(STORE, position), (DETACH, position)]
+
+
 def test_a_return_goes_ahead_of_another_that_is_issued_after_the_same_op() -> None:
     # the queue is by the ops that wait, use and then again; a turn before use's puts what again
     # waits for first

@@ -140,11 +140,11 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
     for tiers, written in product(sorted({1, len(problem.below)}), (False, True)):
         for spare in _SPARE:
             _spread(search, planned, evenly(problem, budget, spare * usual, written, tiers))
-        yield
+            yield
     for tiers, spread in product(sorted({1, len(problem.below)}), (in_time, hardly_late)):
         for spare in _SPARE[:2]:
             _spread(search, planned, spread(problem, budget, spare * usual, False, tiers))
-        yield
+            yield
 
 
 def _spread(search: Search, planned: PlannedGraph, choices: Choices | None) -> None:

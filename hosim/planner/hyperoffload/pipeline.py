@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
@@ -25,9 +26,10 @@ from hosim.planner.hyperoffload.arms import (
     spreading,
     sweeping,
 )
+from hosim.planner.hyperoffload.choice_passes import in_draws
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, Judgement
 from hosim.planner.hyperoffload.search import Arm, Ends, Found, Search
-from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor
+from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor, work_of
 from hosim.schedule.tiers_below import Placement
 from hosim.units import human_size
 
@@ -104,12 +106,38 @@ def search(
             raise InfeasibleError(
                 _explain(run), report=(run.chosen and run.chosen.outcome.result.error) or ""
             )
-        return _judged(run.tidied(run.chosen, faster=False), run.tried)
+        chosen = run.tidied(run.chosen, faster=False)
+        return _judged(*_steadiest(run, chosen, [] if within else run.alike()), run.tried)
     finally:
         run.planning.add(run.work.done)
 
 
-def _judged(found: Found, tried: Sequence[str]) -> Evaluation:
+def _steadiest(run: Search, chosen: Found, others: Sequence[Found]) -> tuple[Found, SearchRecord]:
+    """Of ``chosen`` and others, the plan that fails in the fewest draws of what is uncertain and
+    takes the least on average in the others, and how it does; ``chosen`` where nothing is drawn.
+    """
+    drawn = list[tuple[int, float, int, Found, SearchRecord]]()
+
+    def draw(found: Found) -> bool:
+        plan, takes_ns = found.outcome.plan, found.outcome.cost.makespan_ns
+        record = in_draws(plan, run.hardware, run.budget_bytes)
+        if record is not None:
+            run.work.done += work_of(plan)  # all its draws take about as long
+            mean_ns = takes_ns * (1 + (record.lost or 0))
+            drawn.append((record.failed, mean_ns, len(drawn), found, record))
+        return record is not None
+
+    if not others or not all([draw(found) for found in (chosen, *others)]):
+        return chosen, SearchRecord()
+    best = min(drawn)[3]
+    tidy = best if best is chosen else run.tidied(best, faster=False)
+    if tidy is not best:
+        draw(tidy)
+    *_, best, record = min(drawn)
+    return best, replace(record, alike=1 + len(others))
+
+
+def _judged(found: Found, record: SearchRecord, tried: Sequence[str]) -> Evaluation:
     """The outcome, its plan with where it comes from and what edits made its graph."""
     outcome = found.outcome
     selection = found.selection or (
@@ -123,7 +151,7 @@ def _judged(found: Found, tried: Sequence[str]) -> Evaluation:
         tuple(dict.fromkeys(tried)),
         outcome.plan.graph,
     )
-    plan, edits = replace(outcome.plan, judgement=judgement), found.planned.edits
+    plan, edits = replace(outcome.plan, judgement=judgement, search=record), found.planned.edits
     if edits is None:
         return replace(outcome, plan=plan)
     plan = replace(plan, edits=edits)

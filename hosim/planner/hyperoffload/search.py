@@ -53,7 +53,9 @@ _FEW = 48
 too.
 """
 _EXPLORED = 4
-"""In such a part of that work arms bring plans, before any of these is searched from."""
+"""In such a part of that work arms bring plans, before any of these is searched from. What is
+returned is no slower than the best after such a part of all work.
+"""
 _ANNEALED = 3
 """Blocks that one annealing takes."""
 _TIDIED = 2
@@ -67,6 +69,8 @@ _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the
 work. What gains less is taken if it is steadier.
 """
+_ALIKE = 5e-3
+"""Plans are alike that take up to that part of the makespan longer than the best."""
 _WITHOUT_A_PLAN = 2
 """As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
 _ANALYSED, _BOUNDED, _OF_SLACK = 20, 120, 50
@@ -336,6 +340,10 @@ class Search:
         """
         self.best: Found | None = None
         self.chosen: Found | None = None
+        self._taken: list[tuple[int, int]] = []
+        """The work after which each best plan was found, and its makespan; a rival's counts from
+        the start.
+        """
         self.planning = present_planning()
         self._bounded: tuple[Found, float] | None = None
         self.pool: list[_Pooled] = []
@@ -404,8 +412,12 @@ class Search:
 
     def note_best(self, found: Found) -> None:
         """A plan for the best, and for what is returned."""
-        if self.best is None or found.outcome.cost < self.best.outcome.cost:
+        better = self.best is None or found.outcome.cost < self.best.outcome.cost
+        if better:
             self.best = found
+        if (better or found.rival) and not found.outcome.cost.infeasible:
+            begun = 0 if found.rival else self.work.done
+            self._taken.append((begun, found.outcome.cost.makespan_ns))
         if self.chosen is None or self._steadier(found, self.chosen):
             self.chosen = found
 
@@ -431,6 +443,19 @@ class Search:
             chosen.slack,
             0.0,
         )
+
+    def alike(self) -> list[Found]:
+        """The plans of the pool that draws may prefer to what is ``chosen`` without.
+
+        They are hardly slower than the best, and no slower than any rival's or than the best after
+        an earlier part of the work: so many times the work never returns a slower plan.
+        """
+        if self.best is None or self.nothing_fits:
+            return []
+        earlier = [ns for work, ns in self._taken if work * _EXPLORED <= self.work.done]
+        most_ns = min([int(self.best.outcome.cost.makespan_ns * (1 + _ALIKE)), *earlier])
+        found = [member.found for member in self.pool if member.found is not self.chosen]
+        return [other for other in found if other.outcome.cost.makespan_ns <= most_ns]
 
     def _pool(self, found: Found) -> None:
         """Keep a plan that is unlike all in the pool, or better than what it is like."""

@@ -10,7 +10,7 @@ ops before.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from statistics import mean
@@ -51,7 +51,8 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     runs = max(_FEWEST, min(_MOST, _OPS // max(1, len(plan.graph.ops))))
     if plan.runtime is not None or not any([c.op == PREFETCH for c in plan.cache_ops]):
         return plan
-    plan = _drawn(plan, hardware, budget_bytes, runs)
+    if plan.search is None or not plan.search.draws:
+        plan = _drawn(plan, hardware, budget_bytes, runs)
     if not _failures(plan):
         return plan
     late = issued_late(plan, hardware, budget_bytes)
@@ -109,14 +110,34 @@ def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
     return replace(plan, cache_ops=tuple(sorted(cache_ops, key=lambda c: c.after)))
 
 
+def in_draws(plan: Plan, hardware: Hardware, budget_bytes: int) -> SearchRecord | None:
+    """How a plan does in the first draws of what is uncertain; ``None`` where all times are
+    measured, or where the plan cannot be replayed in each of them.
+    """
+    later = later_draws(plan, hardware, budget_bytes, None, None, lambda: None)
+    draws = None if later is None else later.few()
+    if draws is None:
+        return None
+    taken = [takes_ns for takes_ns in draws.makespan_ns if takes_ns is not None]
+    return _record(plan, hardware, budget_bytes, taken, draws.count)
+
+
+def _record(
+    plan: Plan, hardware: Hardware, budget_bytes: int, taken: Sequence[int], draws: int
+) -> SearchRecord:
+    planned_ns = replay(plan, hardware, budget_bytes).makespan_ns
+    lost = mean(taken) / planned_ns - 1 if taken and planned_ns else None
+    return replace(plan.search or SearchRecord(), draws=draws, failed=draws - len(taken), lost=lost)
+
+
 def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan:
     """The plan, which says how it does in draws of what is uncertain, or where all times are
     measured in so many replays with jitter, of which some may break a rule, as streams overtake one
     another.
     """
-    later = later_draws(plan, hardware, budget_bytes, None, None, lambda: None)
-    if later is not None and (draws := later.few()) is not None:
-        return replace(plan, search=SearchRecord(draws=draws.count, failed=draws.unfit))
+    found = in_draws(plan, hardware, budget_bytes)
+    if found is not None:
+        return replace(plan, search=found)
     taken: list[int] = []
     for run in range(runs):
         try:
@@ -126,9 +147,7 @@ def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan
         except PlanError:
             takes_ns = None
         taken += [] if takes_ns is None else [takes_ns]
-    planned_ns = replay(plan, hardware, budget_bytes).makespan_ns
-    lost = mean(taken) / planned_ns - 1 if taken and planned_ns else None
-    return replace(plan, search=SearchRecord(draws=runs, failed=runs - len(taken), lost=lost))
+    return replace(plan, search=_record(plan, hardware, budget_bytes, taken, runs))
 
 
 def _cost(plan: Plan, result: Result | None) -> PlanCost | None:

@@ -276,7 +276,7 @@ _NAMED = 3
 
 
 def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> str:
-    text = _maker(plan, judgement, lines)
+    text = _maker(plan, judgement, lines) + _in_draws(plan)
     if judgement is None or not judgement.tried:
         return text
     named = [name for name in judgement.tried if ":" not in name]
@@ -292,6 +292,18 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
     ]
     rest = f"; {counted(settings, 'other setting')} of these" if settings else ""
     return f"{text} Tried as well: {', '.join(named)}{rest}."
+
+
+def _in_draws(plan: Plan) -> str:
+    """What chose it among plans that take about as long."""
+    search = plan.search
+    if search is None or search.alike < 2 or search.lost is None:
+        return ""
+    fits = f"fits in {search.draws - search.failed} of {search.draws} draws of op and copy times"
+    return (
+        f" It is the best where times vary of {search.alike} plans that take about as long: it "
+        f"{fits}, and takes {1 + search.lost:.2f} times as long in them on average."
+    )
 
 
 def _maker(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> str:

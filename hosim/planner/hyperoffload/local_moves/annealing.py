@@ -20,15 +20,12 @@ from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.local_moves.stall_moves import StallMoves
 from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice, WorkDone
 
-_NEVER = 1 << 62
 _NEAR, _SECOND = 0.5, 0.3
 """How often a change is drawn where ops wait, and how often a second one with it."""
 _OF_A_CHANGE = 150
 """The work of drawing a change."""
 _OF_A_NEIGHBOUR = 12
 """The work of listing one change of one decision."""
-_WORTH = 30
-"""A loss of more than so many times the heat is not taken, however lucky."""
 
 
 class Annealing:
@@ -88,8 +85,7 @@ class Annealing:
         cost = self._simulator.cost
         allowed = -heat * math.log(1 - self._rng.random()) if heat > 0 else 0.0
         found = self._simulator.judge(changes, None if cost[0] else cost[1] + int(allowed) + 1)
-        loss = found[1] - cost[1] if found[0] == cost[0] else _NEVER * (found[0] - cost[0])
-        return loss <= allowed and loss < _WORTH * max(heat, 1)
+        return found[0] < cost[0] or (found[0] == cost[0] and found[1] - cost[1] <= allowed)
 
     def _descend(self, until: int) -> None:
         """First improvement over all changes of one decision, tensor by tensor, until none is

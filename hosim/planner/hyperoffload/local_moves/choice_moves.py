@@ -83,7 +83,13 @@ class ChoiceMoves:
                 )
                 return {t: choice.with_return(gap.after, within(moved, gap))}
             if choice.start != BELOW or gap.after != AT_START:
-                return {t: choice.with_store(gap.after, rng.randint(gap.written, last_store(gap)))}
+                stored, last = choice.stores.get(gap.after, gap.after), gap.before - 1
+                moved = (
+                    max(gap.written, min(last, stored + rng.choice(_NEAR)))
+                    if rng.random() < 0.5
+                    else rng.randint(gap.written, last)
+                )
+                return {t: choice.with_store(gap.after, moved)}
         changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
         return {t: kept(rng.choice(changes))} if changes else {}
 
@@ -186,7 +192,7 @@ class ChoiceMoves:
             if choice.start == BELOW and gap.after == AT_START:
                 return None
             at = choice.stores.get(gap.after, gap.after)
-            moved = max(gap.written, min(last_store(gap), at + by))
+            moved = max(gap.written, min(gap.before - 1, at + by))
             return None if moved == at else choice.with_store(gap.after, moved)
         back = choice.away[gap.after]
         moved = None if back is None else within(back + by, gap)
@@ -381,12 +387,13 @@ def _shifts(gap: Gap, back: int) -> list[int]:
 
 def _stores(gap: Gap, now: int) -> list[int]:
     """Return the other positions at which its store might be issued: as soon as the contents are
-    made, at the last place, or near where it is.
+    made, at the last place, when the gap begins, or near where it is.
     """
-    last = last_store(gap)
+    last = gap.before - 1
+    near = (now - 1, now + 1, now + 2)
     return [
         p
-        for p in dict.fromkeys((gap.written, last, now - 1, now + 1))
+        for p in dict.fromkeys((gap.written, last, gap.after, *near))
         if gap.written <= p <= last and p != now
     ]
 
@@ -396,8 +403,3 @@ def within(position: int, gap: Gap) -> int:
     issued.
     """
     return max(gap.after, min(gap.before - 1, position))
-
-
-def last_store(gap: Gap) -> int:
-    """The last op after which the store before a gap may be issued."""
-    return gap.before - 1 if gap.after == AT_START else gap.after

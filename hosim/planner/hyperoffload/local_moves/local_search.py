@@ -90,7 +90,7 @@ class LocalSearch:
         else:
             taken = (
                 found[0] == cost[0]
-                and found[1] <= most
+                and (cost[0] > 0 or found[1] <= most)  # what does not end is not sooner or later
                 and (found[1] != cost[1] or self._rng.random() < 0.5)
             )
             gain = max(0.0, 1 - found[1] / cost[1]) if taken and cost[1] else 0.0

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         of_all_devices,
         of_another,
         plan_cost,
+        work_of,
     )
     from hosim.planner.hyperoffload.tensor_choices.problem import (
         Problem,
@@ -51,7 +52,7 @@ else:
             "choices": "BELOW COPY Choices HOME TensorChoice everything initial_tiers insert place",
             "choices_of_plan": "choices_of",
             "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes "
-            "of_all_devices of_another plan_cost",
+            "of_all_devices of_another plan_cost work_of",
             "problem": "Problem analyse check_floor unhindered with_gaps_between_neighbours",
         },
     )
@@ -60,5 +61,5 @@ __all__ = [
     "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge",
     "PlanCost", "Problem", "TensorChoice", "WorkDone", "analyse", "check_floor", "choices_of",
     "everything", "initial_tiers", "insert", "least_size_that_counts", "left_rates", "moved_bytes",
-    "of_all_devices", "of_another", "place", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours",
+    "of_all_devices", "of_another", "place", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours", "work_of",
 ]  # fmt: skip

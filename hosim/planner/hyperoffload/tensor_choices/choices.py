@@ -252,10 +252,14 @@ def _steps(
         leaves = u in away or (kept_below and starts_below and u == users[-1])
         if not leaves and (not kept_below or u < written):
             continue
-        release = choice.leaves.get(u, u)
-        if leaves and saved > release >= written:  # it leaves before
-            saved = release
+        store = at.get(u, u)
+        release = choice.leaves.get(u, max(u, store))
+        if leaves and saved > release >= written:
+            if saved < following and u not in choice.leaves:
+                release = saved
+            else:  # it leaves before
+                saved = release
         if kept_below and u >= written and u <= saved < following:
             yield WriteBack(u + 1, below, saved)
         if leaves:
-            yield absence(u, following, at.get(u, u), release)
+            yield absence(u, following, store, release)

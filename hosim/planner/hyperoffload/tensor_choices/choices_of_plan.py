@@ -94,12 +94,12 @@ def _in_gap(
         return choice
     choice = choice.with_return(gap.after, back[-1].after if gap.returns else None)
     first = gap.written if gap.after != AT_START else AT_START
-    last = leaves[0] if several and leaves else gap.after
+    last = leaves[0] if leaves else gap.after
     stores = [c for c in listed if c.op == STORE and first <= c.after <= last]
     tier = back[-1].source if gap.returns else stores[-1].destination if stores else None
     if tier is not None and not (starts_below and choice.start == HOME):
         choice = choice.with_tier(gap.after, tier)
-    if last > gap.after:
+    if several and last > gap.after:
         choice = choice.with_leave(gap.after, last)
     if gap.after == AT_START and not starts_below:
         at = stores[-1].after if several and stores else leaves[0]

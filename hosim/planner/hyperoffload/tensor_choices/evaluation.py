@@ -103,7 +103,7 @@ class Evaluator:
     def _replayed(self, choices: Choices, plan: Plan) -> Evaluation:
         key = (plan.cache_ops, tuple(plan.initial.items()))
         if key not in self._seen:
-            self.work.done += _work_of(plan)
+            self.work.done += work_of(plan)
             result = self.judge(plan, self.problem.hardware, self.budget_bytes)
             self._seen[key] = Evaluation(choices, plan, plan_cost(plan, result), result)
         found = self._seen[key]
@@ -165,7 +165,7 @@ def of_all_devices(
     everything holds no more.
     """
     whole = hardware.whole
-    if whole.devices**2 * _work_of(plan) <= _OF_ALL_DEVICES:
+    if whole.devices**2 * work_of(plan) <= _OF_ALL_DEVICES:
         return judge(plan, whole, budget_bytes)
     everything_bytes = sum([tensor.size_bytes for tensor in plan.graph.tensors])
     roomy = [
@@ -177,8 +177,8 @@ def of_all_devices(
     return judge(plan, hardware, budget_bytes) if alike else None
 
 
-def _work_of(plan: Plan) -> int:
-    """Return the work of replaying a plan."""
+def work_of(plan: Plan) -> int:
+    """The work of replaying a plan."""
     return _OF_A_PLAN + _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
 
 
