@@ -138,7 +138,7 @@ class Scheduler:
         """Whether a sequence has blocks for all of its prompt when it is admitted, so that it is
         not preempted before that is computed.
         """
-        self._requests = requests
+        self.requests = requests
         self._limits, self._size = limits, limits.block_tokens
         self.pool = BlockPool(blocks) if tiers is None else tiers
         self._tiers = tiers
@@ -202,7 +202,7 @@ class Scheduler:
 
     def add(self, number: int, handed: HandedOver | None = None) -> None:
         """A request arrives; its prompt has been computed elsewhere if it was ``handed`` over."""
-        self._there[number] = sequence = EngineSequence(number, self._requests[number])
+        self._there[number] = sequence = EngineSequence(number, self.requests[number])
         sequence.handed, sequence.prefetched = handed, handed is not None
         if self._prefills:
             sequence.wanted = sequence.tokens + 1
