@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, median
 
-from race_rows import METRICS, RIVALS, Asked, asked_at, metrics
+from race_rows import METRICS, RIVALS, Asked, asked_at, metrics, mooncake, rates, tiers
 
 import hosim
 from hosim.data.draws import ends
@@ -59,6 +59,32 @@ def judged(whole: Asked, short: Asked) -> Iterator[dict[str, object]]:
                     for rival in RIVALS
                 },
             }  # fmt: skip
+
+
+def judged_tiers(asked: Asked) -> Iterator[dict[str, object]]:
+    """The rows of caches in tiers, which have no intervals: each run takes minutes."""
+    served = hosim.serve(asked.model, asked.machine, asked.requests, **asked.options)
+    for stage, (first, end) in asked.stages.items():
+        ours = metrics(served, first, end) | rates(served, first, end)
+        for metric, measured in asked.measured[stage].items():
+            yield {
+                "source": asked.source, "run": asked.run, "stage": stage, "model": asked.named,
+                "machine": asked.machine, "load": asked.load, "metric": metric,
+                "measured": f"{measured:.6g}", "hosim": f"{ours[metric]:.6g}",
+            }  # fmt: skip
+
+
+def judged_mooncake() -> Iterator[dict[str, object]]:
+    """The share of tokens found in a cache without end, beside a count in the file."""
+    requests, share = mooncake()
+    asked = {"model": "llama-3.1-8b", "tensor": 8}
+    how = {"block_tokens": 512, "token_budget": 8192, "blocks": 10**6}
+    found = hosim.serve(asked, "h100-80gb-sxm", requests, **how).summary()["prefix_hit_share"]
+    yield {
+        "source": "Mooncake", "run": "hits", "stage": "all", "model": "llama-3.1-8b",
+        "machine": "h100-80gb-sxm", "load": "Mooncake", "metric": "hit_share",
+        "measured": f"{share:.6g}", "hosim": f"{found:.6g}",
+    }  # fmt: skip
 
 
 def kept() -> list[Row]:
@@ -133,6 +159,19 @@ def each_row(title: str, rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def of_tiers(title: str, rows: Sequence[Row]) -> list[str]:
+    """Rows that have no intervals."""
+    lines = [
+        title, f"{'run':10} {'stage':6} {'metric':11} {'measured':>11} {'hosim':>11} {'error':>8}"
+    ]  # fmt: skip
+    return lines + [
+        f"{row['run']:10} {row['stage']:6} {row['metric']:11} {float(row['measured']):11,.4g} "
+        f"{float(row['hosim']):11,.4g} {error(row):+8.1%}"
+        for row in rows
+        if not row["low"]
+    ]
+
+
 def tables(rows: Iterable[Row]) -> str:
     """All tables of the race."""
     listed = list(rows)
@@ -147,7 +186,8 @@ def tables(rows: Iterable[Row]) -> str:
         found += [
             *by_metric(title, some), "", *by_model(f"{title}: mean errors with their signs", some), ""
         ]  # fmt: skip
-    found += each_row("Every row, in milliseconds", listed)
+    found += each_row("Every row, in milliseconds", [row for row in listed if row["low"]])
+    found += ["", *of_tiers("Caches in tiers, in milliseconds, tokens a second, shares", listed)]
     return "\n".join(found)
 
 
@@ -160,6 +200,10 @@ def main() -> None:
             for whole, short in zip(asked_at(1), asked_at(SHORT), strict=True):
                 writer.writerows(judged(whole, short))
                 print(whole.source, whole.run, file=sys.stderr, flush=True)
+            for asked in tiers():
+                writer.writerows(judged_tiers(asked))
+                print(asked.source, asked.run, file=sys.stderr, flush=True)
+            writer.writerows(judged_mooncake())
     print(tables(kept()))
 
 

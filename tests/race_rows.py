@@ -8,6 +8,7 @@ import csv
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -216,3 +217,115 @@ def servers() -> Iterator[Asked]:
             {"all": (0, len(rows.requests))},
             {"all": found},
         )
+
+
+# -- caches in tiers -------------------------------------------------------------------------------
+
+STAGE_S, IDLE_S = 50.0, 200.0
+"""Seconds of a stage of llm-d's load, which its tables do not say: that of its guide."""
+
+_ENGINES: Mapping[str, Mapping[str, Any]] = {
+    "gpt-oss-120b-h100": {
+        "model": {"model": "gpt-oss-120b", "weights": "mxfp4", "runtime": "vllm"},
+        "tokens": (16_400, 355, 375),
+        "options": {
+            "instances": 16,
+            "block_tokens": 128,
+            "memory_share": 0.95,
+            "max_sequences": 512,
+        },
+        "kv": "write_through:tiers=ddr=107GB",
+    },
+    "qwen3-32b-h100": {
+        "model": {"model": "qwen3-32b", "tensor": 2, "runtime": "vllm"},
+        "tokens": (16_000, 256, 256),
+        "options": {"instances": 8, "block_tokens": 128, "blocks": 298_000 // 128},
+        "kv": "write_through:tiers=ddr=215GB",
+    },
+}
+"""Of two of llm-d's tables the engines; tokens of gpt-oss are what its rates over its requests are
+(system prompt, question, answer), and the 128 tokens of a block of Qwen's cache are an assumption."""
+
+
+def tiers() -> Iterator[Asked]:
+    """llm-d's engines with a rate of arrivals, in device memory and with host memory below."""
+    tables: dict[tuple[str, bool], list[dict[str, str]]] = {}
+    with (FOLDER / "tiered_prefix_llmd.csv").open() as file:
+        for row in csv.DictReader(file):
+            if row["table"] in _ENGINES and row["rate_per_s"].isdigit():
+                below = bool(row["cpu_cache_gb_per_engine"])
+                tables.setdefault((row["table"], below), []).append(row)
+    for (table, below), rows in tables.items():
+        how = _ENGINES[table]
+        options = {**how["options"], "router": "prefix"} | ({"kv": how["kv"]} if below else {})
+        requests, stages = _stages(rows, *how["tokens"])
+        yield Asked(
+            "llm-d",
+            f"{table.split('-')[0]}{' ddr' if below else ''}",
+            table.removesuffix("-h100"),
+            how["model"],
+            "h100-80gb-sxm",
+            "llm-d",
+            requests,
+            options,
+            stages,
+            {row["rate_per_s"]: _of_tiers(row) for row in rows},
+        )
+
+
+def _of_tiers(row: Mapping[str, str]) -> dict[str, float]:
+    """What was measured: milliseconds, and tokens a second."""
+    times = {"ttft_mean": "mean_ttft_s", "ttft_p90": "p90_ttft_s", "e2e_mean": "mean_latency_s"}
+    found = {name: 1e3 * float(row[key]) for name, key in times.items()}
+    rates = {"output": "output_tokens_per_s", "total": "total_tokens_per_s"}
+    return found | {f"{name}_rate": float(row[key]) for name, key in rates.items() if row[key]}
+
+
+def _stages(
+    rows: Sequence[Mapping[str, str]], system: int, question: int, answer: int
+) -> tuple[list[Request], dict[str, tuple[int, int]]]:
+    """Poisson's arrivals at each rate, one stage after the other, of the load's prompts in a random
+    order.
+    """
+    draw, size = Random(0), 128
+    groups, each = (int(rows[0][key]) for key in ("prefix_groups", "prompts_per_group"))
+    users = [
+        (group, groups + group * each + user) for group in range(groups) for user in range(each)
+    ]
+    draw.shuffle(users)
+    found: list[Request] = []
+    stages = {}
+    for stage, row in enumerate(rows):
+        at, first = stage * (STAGE_S + IDLE_S), len(found)
+        ends = at + STAGE_S
+        while (at := at + draw.expovariate(float(row["rate_per_s"]))) < ends:
+            group, user = users[len(found) % len(users)]
+            alike, parts = system // size, (system + question) // size
+            prefix = (group,) * alike + (user,) * (parts - alike)
+            found.append(Request(round(at * 1e9), system + question, answer, prefix, size))
+        stages[row["rate_per_s"]] = (first, len(found))
+    return found, stages
+
+
+def rates(served: Served, first: int, end: int) -> dict[str, float]:
+    """Tokens a second of some of the requests, from the first arrival to the last token."""
+    frame = served.frame().iloc[first:end]
+    span_s = (frame["last_token_ns"].max() - frame["arrival_ns"].min()) / 1e9
+    output = int(frame["output_tokens"].sum())
+    return {
+        "output_rate": output / span_s,
+        "total_rate": (output + int(frame["prompt_tokens"].sum())) / span_s,
+    }
+
+
+def mooncake() -> tuple[Sequence[Request], float]:
+    """Mooncake's conversations, and the share of their tokens that a cache without end has."""
+    requests = read_request_rows(FOLDER / "mooncake_conversation.jsonl.gz").requests
+    seen: set[int] = set()
+    found = 0
+    for request in requests:
+        whole = request.prefix[: (request.prompt_tokens - 1) // 512]
+        here = next((i for i, name in enumerate(whole) if name not in seen), len(whole))
+        found += 512 * here
+        seen |= set(request.prefix)
+    return requests, found / sum(request.prompt_tokens for request in requests)
