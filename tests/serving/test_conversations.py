@@ -38,6 +38,7 @@ def test_the_ids_of_an_answer_are_those_behind_the_prompts():
     said = Request(0, 10, 9, (1, 2, 3, 4, 5), 4)
     assert said.block_key(2, 4) == (2, 3, 0)
     assert said.block_key(3, 4) == (3, 4, 0)
+    assert replace(said, prompt_tokens=8, prefix=(1, 2, 3)).block_key(2, 4) == (2, 3, 0)
     assert replace(said, prefix=(1, 2, 3)).block_key(2, 4) is None
 
 
@@ -101,6 +102,8 @@ def test_what_is_drawn():
     [
         ("turns=0", "turns: expected tokens such as 512, or a range"),
         ("think=soon", "think: expected a time"),
+        ("turns=1000000000", "turns: expected at most 1000000 records, got more"),
+        ("prompt=99999999999", "prefixes: expected at most 1000000 records, got more"),
         ("tools=2", "tools: expected a number from 0 to 1"),
     ],
 )

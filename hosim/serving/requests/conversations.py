@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from random import Random
 
+from hosim.limits import Budget
 from hosim.serving.requests.request import Request
 
 _PART = 16
@@ -35,18 +36,23 @@ class Conversation:
         lengths: Callable[[Random], tuple[int, int]],
         ids: int,
         numbers: tuple[int, int],
+        budget: Budget,
     ) -> list[Request]:
-        """The turns of one that begins at a time; its own ids of prefixes are from ``ids`` on, and
-        ``numbers`` are those of its first turn and of its second.
+        """The turns of one that begins at a time; its own ids of prefixes are from ``ids`` on,
+        ``numbers`` are those of its first turn and of its second, and turns and ids are drawn from
+        the ``budget``.
         """
         first, second = numbers
-        told = [lengths(draw) for _ in range(_one_of(self.turns, draw))]
+        count = _one_of(self.turns, draw)
+        budget.draw(count, source="requests conversations", where="turns")
+        told = [lengths(draw) for _ in range(count)]
         alike = _one_of(self.system, draw) // _PART
         said = list(accumulate((sum(turn) for turn in told), initial=alike * _PART))
         found = []
         for turn, (asked, answer) in enumerate(told):
             prompt = said[turn] + asked
             parts = -(-(prompt + answer) // _PART)
+            budget.draw(parts, source="requests conversations", where="prefixes")
             prefix = (*range(alike), *range(ids + alike, ids + parts))
             mean = self.tool_ns if draw.random() < self.tools else self.think_ns
             wait = round(draw.expovariate(1) * mean)

@@ -14,7 +14,7 @@ from typing import Any
 
 from hosim.errors import InputError, UnitError
 from hosim.files import unknown_name
-from hosim.limits import limit, within
+from hosim.limits import Budget, limit, within
 from hosim.serving.requests.conversations import Conversation
 from hosim.serving.requests.request import Request
 from hosim.serving.requests.request_files import read_requests
@@ -197,13 +197,13 @@ def _conversations(
     )
     firsts: list[Request] = []
     later: list[Request] = []
-    ids = max(each.system)
+    ids, budget = each.system[-1], Budget("records")
     for place, begins in enumerate(begins_ns):
-        turns = each.requests(begins, draw, lengths, ids, (place, len(begins_ns) + len(later)))
-        ids = max((ids, *(max(turn.prefix, default=0) + 1 for turn in turns)))
+        numbers = place, len(begins_ns) + len(later)
+        turns = each.requests(begins, draw, lengths, ids, numbers, budget)
+        ids = max(ids, *[turn.prefix[-1] + 1 for turn in turns if turn.prefix])
         firsts += turns[:1]
         later += turns[1:]
-        within("records", len(firsts) + len(later), source=f"requests {name}")
     return (*firsts, *later)
 
 
