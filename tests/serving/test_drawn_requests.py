@@ -141,8 +141,8 @@ def test_a_burst_of_any_size_takes_no_more_than_is_asked_for():
 def test_a_process_that_there_is_not():
     with pytest.raises(
         InputError,
-        match=r"^poison:rate=3: expected a file, or one of poisson, gamma, bursts, "
-        r"parameters, as in poisson:",
+        match=r"^poison:rate=3: expected a file, or one of poisson, gamma, bursts, conversations "
+        r"with parameters, as in poisson:",
     ):
         hosim.serve("llama-3.1-8b", "h100-80gb-sxm", "poison:rate=3")
 
