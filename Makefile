@@ -7,6 +7,7 @@
 # make truth  hosim's figures beside those of others, as a table
 # make runtimes  the runtimes beside what people reported, each source left out of their fit in turn: six minutes
 # make intervals  how often what people reported lies within 90 % intervals, each source left out in turn, and the spreads that follow: ten minutes
+# make race   real servers in public, beside hosim and other simulators: a quarter of an hour
 # make kernels  the constants of kernels again, fitted to the measured tables beside the project: a minute
 # make spreads  how far op times are off, for intervals of makespans, from the same tables and published steps: a minute
 # make docs   the documentation as a site, in build/site
@@ -23,7 +24,7 @@ COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compil
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo quick test rooms test-long bench truth runtimes intervals kernels spreads docs changelog gate-all mutants fuzz check clean
+.PHONY: demo quick test rooms test-long bench truth runtimes intervals race kernels spreads docs changelog gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -61,6 +62,9 @@ runtimes: .venv/.installed-dev
 
 intervals: .venv/.installed-dev
 	cd tests && ../$(BIN)/python judge_intervals.py
+
+race: .venv/.installed-dev
+	cd tests && ../$(BIN)/python judge_race.py
 
 kernels: .venv/.installed-dev
 	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_kernels.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/kernels

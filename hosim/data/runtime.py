@@ -100,6 +100,9 @@ class Runtime:
     copy_buffers
         So many buffers for what comes up lie on the device, each of the size of the largest tensor
         of its kinds.
+    request
+        Nanoseconds that a server takes for a request beside iterations: tokenizing, admission, looking
+        up its prefix, and its way to the engine and back.
     cpu_optimizer
         The share of host memory's bandwidth that an optimizer on the CPU reaches; 0: what the
         profile says.
@@ -163,6 +166,7 @@ class Runtime:
     cache_copy: RuntimeFigure = NONE
     copy_time: RuntimeFigure = NONE
     copy_buffers: RuntimeFigure = NONE
+    request: RuntimeFigure = NONE
     cpu_optimizer: RuntimeFigure = NONE
     pageable: RuntimeFigure = NONE
     buffers: RuntimeFigure = NONE

@@ -59,7 +59,7 @@ def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequ
 
 def logged_iterations() -> Callable[..., float]:
     """What a server's log says of its largest iteration (``hosim runtime fit``)."""
-    from hosim.serving.logged_room import logged_iteration
+    from hosim.serving.engine_memory import logged_iteration
 
     return logged_iteration
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import simpy
 
+from hosim.serving.arrivals import Arrivals
 from hosim.serving.blocks import Awaited, BlockPool, KvLink, KvSetup, KvTransfers, when_over
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
-from hosim.serving.instances import arrivals, of_engines
+from hosim.serving.instances import of_engines, offer_by
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 from hosim.serving.routers import Router
@@ -173,17 +174,19 @@ def serve_disaggregated(
     swaps = kv is not None and kv.swaps
     first = prefill or PrefillEngine(blocks, time_of)
     by_layers = link.layers > 1
+    arrivals = Arrivals(
+        clock, requests, lambda number: offer_by(router, number, engines[:prefills], chosen)
+    )
+    asked = arrivals.requests
     schedulers = [
-        Scheduler(
-            requests, limits, first.blocks, pool, swaps, prefills=True, whole_prompts=by_layers
-        )
+        Scheduler(asked, limits, first.blocks, pool, swaps, prefills=True, whole_prompts=by_layers)
         for pool in pools[:prefills]
     ]
-    schedulers += [Scheduler(requests, limits, blocks, pool, swaps) for pool in pools[prefills:]]
+    schedulers += [Scheduler(asked, limits, blocks, pool, swaps) for pool in pools[prefills:]]
     check_room(requests, schedulers[prefills], limits)
     check_room(requests, schedulers[0], limits)
     transfers = KvTransfers(link, channels, len(requests))
-    chosen: list[int] = []
+    chosen = [-1] * len(requests)
     decoded_by = [-1] * len(requests)
     engines: list[Engine] = []
     sent: dict[int, SentByLayers] = {}
@@ -192,7 +195,7 @@ def serve_disaggregated(
         """From which engine to which a request goes, and what wakes both."""
         sender = chosen[number]
         receiver = decoded_by[number] = prefills + router(
-            number, requests[number], schedulers[prefills:]
+            number, asked[number], schedulers[prefills:]
         )
 
         def wake() -> None:
@@ -246,17 +249,24 @@ def serve_disaggregated(
         sends = partial(begins, i) if i < prefills and by_layers else None
         own, goes_on = (first.time_of, hand_over) if i < prefills else (time_of, None)
         engines.append(
-            Engine(clock, requests, scheduler, own, goes_on, sends, streams[i] if streams else None)
+            Engine(
+                clock,
+                requests,
+                scheduler,
+                own,
+                goes_on,
+                sends,
+                streams[i] if streams else None,
+                arrivals.ended,
+            )
         )
-    clock.process(
-        arrivals(clock, requests, engines[:prefills], schedulers[:prefills], router, chosen)
-    )
+    clock.process(arrivals.run())
     for engine in engines:
         clock.process(engine.ahead() if ahead else engine.in_turn())
     clock.run()
     stall_ns = sum(engine.stall_ns["kv_transfer"] for engine in engines)
     figures = None if kv is None else figures_below(kv, engines, limits, clock.end_ns)
-    served = of_engines(requests, engines, chosen, decoded_by, blocks, figures)
+    served = of_engines(asked, engines, chosen, decoded_by, blocks, figures)
     moved = (
         None if weights is None else weight_figures(weights, channels, streams, len(served.samples))
     )

@@ -9,6 +9,7 @@ from typing import Any
 import simpy
 
 from hosim.errors import InputError
+from hosim.serving.arrivals import Arrivals
 from hosim.serving.blocks import (
     Awaited,
     EngineChannels,
@@ -51,18 +52,20 @@ def serve_requests(
     clock = SteppedClock()
     channels = None if weights is None else weights.channels(clock)
     (tiers,) = [None] if kv is None else kv(clock, blocks, channels=channels)
-    scheduler = Scheduler(requests, limits, blocks, tiers, kv is not None and kv.swaps)
-    check_room(requests, scheduler, limits)
     env = simpy.Environment() if kv is None and weights is None else clock
+    arrivals = Arrivals(env, requests, lambda number: engine.offer(number))
+    scheduler = Scheduler(arrivals.requests, limits, blocks, tiers, kv is not None and kv.swaps)
+    check_room(requests, scheduler, limits)
     streams = streams_of(weights, channels)
-    engine = Engine(env, requests, scheduler, time_of, weights=streams[0] if streams else None)
-    env.process(engine.arrivals())
+    stream = streams[0] if streams else None
+    engine = Engine(env, requests, scheduler, time_of, weights=stream, ended=arrivals.ended)
+    env.process(arrivals.run())
     env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
     tokens = tuple(map(tuple, engine.token_ns))
     figures = None if kv is None else figures_below(kv, [engine], limits, clock.end_ns)
     return Served(
-        tuple(requests),
+        tuple(arrivals.requests),
         tuple(engine.scheduled_ns),
         tokens,
         tuple(engine.samples),
@@ -141,8 +144,10 @@ class Engine:
         hand_over: Callable[[int, list[int]], None] | None = None,
         begins: Callable[[int, int], None] | None = None,
         weights: WeightStream | None = None,
+        ended: Callable[[int], None] | None = None,
     ) -> None:
         self._weights = weights
+        self._ended = ended
         self._hand_over = hand_over
         self._begins = begins
         self._env = env
@@ -160,13 +165,6 @@ class Engine:
     @property
     def _now(self) -> int:
         return int(self._env.now)
-
-    def arrivals(self) -> Generator[simpy.Event, Any, None]:
-        """Each request arrives."""
-        for number, request in enumerate(self._requests):
-            if request.arrival_ns > self._now:
-                yield self._env.timeout(request.arrival_ns - self._now)
-            self.offer(number)
 
     def offer(self, number: int, handed: HandedOver | None = None) -> None:
         """A request has come to this engine, from another one if it was ``handed`` over."""
@@ -313,3 +311,5 @@ class Engine:
             if len(tokens) == self._requests[number].output_tokens:
                 self.scheduler.finish(number)
                 self._left -= 1
+                if self._ended is not None:
+                    self._ended(number)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 import numpy as np
 
 from hosim.costmodel.spreads import normal_draws
 from hosim.data.draws import FEW_DRAWS, interval
-from hosim.data.runtime import Runtime, RuntimeFigure
+from hosim.data.runtime import RUNTIME, Runtime, RuntimeFigure, as_data
 from hosim.data.seen_peaks import DRIVER_BYTES, seen
 from hosim.errors import InfeasibleError, InputError
+from hosim.hardware import Hardware
+from hosim.importers import builder_parameters
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.scheduler import EngineLimits
 from hosim.units import human_percent, human_size
@@ -22,6 +26,8 @@ MEMORY_SHARE = 0.9
 LARGE_BYTES = 70 * 2**30
 """From here on vLLM takes larger iterations unless told, but on A100 (``vllm/engine/arg_utils.py``,
 ``get_batch_defaults``)."""
+
+_LOGGED_BLOCK_TOKENS = 16
 
 
 def cache_blocks(
@@ -201,6 +207,33 @@ def weight_room(
             f"({model.hardware.name}): an iteration takes {human_size(working)} beside it"
         )
     return room
+
+
+def logged_iteration(
+    model: str | Mapping[str, Any],
+    hardware: Hardware,
+    base: Runtime,
+    limits: Mapping[str, float],
+    blocks: float,
+) -> float:
+    """What an engine's largest iteration takes over hosim's, of a server that has so many blocks of
+    16 tokens; the rest of what it holds is as its runtime says.
+
+    ``limits`` are ``token_budget``, ``max_sequences`` and ``memory_share``, if they are known.
+    Below 0 where there are more blocks than fit beside the rest.
+    """
+    parameters = {**builder_parameters(model), RUNTIME: as_data(base)}
+    modelled = ModelledIterations(parameters, hardware)
+    counts = [
+        int(limits[name]) if name in limits else None for name in ("token_budget", "max_sequences")
+    ]
+    limit = engine_limits(modelled, counts[0], counts[1], _LOGGED_BLOCK_TOKENS, False)
+    device = modelled.hardware.device
+    usable = (device.capacity_bytes - DRIVER_BYTES) * limits.get("memory_share", MEMORY_SHARE)
+    held = usable - modelled.weight_bytes - padding_bytes(modelled, base)
+    held -= blocks * _LOGGED_BLOCK_TOKENS * modelled.cache_bytes_per_token
+    others = sum(part.value for part in beside_weights(modelled, limit, base)[1:])
+    return (held - others) / max(1, modelled.working_bytes(limit.token_budget))
 
 
 def _block_bytes(model: ModelledIterations, limits: EngineLimits) -> int:

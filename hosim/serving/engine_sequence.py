@@ -70,9 +70,9 @@ class EngineSequence:
         return (self.key(block, block_tokens) for block in range((self.tokens - 1) // block_tokens))
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def rank(self) -> tuple[int, int, int]:
         """By priority, and then by arrival."""
-        return self.request.priority, self.number
+        return self.request.priority, self.request.arrival_ns, self.number
 
     @property
     def is_loading(self) -> bool:

@@ -4,12 +4,12 @@ it went to.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import simpy
 
+from hosim.serving.arrivals import Arrivals
 from hosim.serving.blocks import KvFigures, KvSetup
 from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
 from hosim.serving.links import SteppedClock
@@ -45,21 +45,20 @@ def serve_on_instances(
     channels = None if weights is None else weights.channels(clock, instances)
     streams = streams_of(weights, channels)
     pools = [None] * instances if kv is None else kv(clock, blocks, instances, channels)
-    schedulers = [
-        Scheduler(requests, limits, blocks, pool, kv is not None and kv.swaps) for pool in pools
-    ]
-    check_room(requests, schedulers[0], limits)
-    engines = [
-        Engine(env, requests, one, time_of, weights=streams[i] if streams else None)
-        for i, one in enumerate(schedulers)
-    ]
-    chosen: list[int] = []
-    env.process(arrivals(env, requests, engines, schedulers, router, chosen))
+    chosen = [-1] * len(requests)
+    engines: list[Engine] = []
+    arrivals = Arrivals(env, requests, lambda number: offer_by(router, number, engines, chosen))
+    for i, pool in enumerate(pools):
+        one = Scheduler(arrivals.requests, limits, blocks, pool, kv is not None and kv.swaps)
+        stream = streams[i] if streams else None
+        engines.append(Engine(env, requests, one, time_of, weights=stream, ended=arrivals.ended))
+    check_room(requests, engines[0].scheduler, limits)
+    env.process(arrivals.run())
     for engine in engines:
         env.process(engine.ahead() if ahead else engine.in_turn())
     env.run()
     found = of_engines(
-        requests,
+        arrivals.requests,
         engines,
         chosen,
         chosen,
@@ -98,19 +97,9 @@ def of_engines(
     )
 
 
-def arrivals(
-    env: simpy.Environment,
-    requests: Sequence[Request],
-    engines: Sequence[Engine],
-    schedulers: Sequence[Scheduler],
-    router: Router,
-    chosen: list[int],
-) -> Generator[simpy.Event, Any, None]:
-    """Each request arrives, and goes to the engine that the router chooses by what is there at this
-    instant.
-    """
-    for number, request in enumerate(requests):
-        if request.arrival_ns > env.now:
-            yield env.timeout(request.arrival_ns - int(env.now))
-        chosen.append(router(number, request, schedulers))
-        engines[chosen[-1]].offer(number)
+def offer_by(router: Router, number: int, engines: Sequence[Engine], chosen: list[int]) -> None:
+    """A request goes to the engine that the router chooses by what is there at this instant."""
+    schedulers = [engine.scheduler for engine in engines]
+    request = schedulers[0].requests[number]
+    chosen[number] = router(number, request, schedulers)
+    engines[chosen[number]].offer(number)

@@ -62,6 +62,7 @@ class ModelledIterations:
     hardware: Hardware
     overhead_ns: int = 0
     _dense: dict[int, int] = field(default_factory=dict, repr=False)
+    _between: dict[int, int] = field(default_factory=dict, repr=False)
     _drawn: dict[int, list[int]] = field(default_factory=dict, repr=False)
     _times: dict[tuple[str, tuple[int, ...]], int] = field(default_factory=dict, repr=False)
     _factors: dict[tuple[str, str], list[float]] = field(default_factory=dict, repr=False)
@@ -160,6 +161,7 @@ class ModelledIterations:
         """
         found = copy(self)
         object.__setattr__(found, "_draw", draw)
+        object.__setattr__(found, "_between", {})
         return found
 
     @property
@@ -256,6 +258,11 @@ class ModelledIterations:
 
     def dense_ns(self, tokens: int) -> int:
         """Everything but attention and head, between the counts of tokens around ``tokens``."""
+        if tokens not in self._between:
+            self._between[tokens] = self._dense_between(tokens)
+        return self._between[tokens]
+
+    def _dense_between(self, tokens: int) -> int:
         high = bisect_left(COUNTS, tokens)
         if (high < len(COUNTS) and COUNTS[high] == tokens) or not high:
             return self._at(tokens)

@@ -75,6 +75,8 @@ class WaitingByPriority(Generic[Item]):
         del self._items[bisect_left(self._items, self._key(item), key=self._key)]
 
 
+_NOTHING = Fraction(0)
+
 # -- the scheduler ---------------------------------------------------------------------------------
 
 
@@ -105,7 +107,7 @@ class Iteration:
     decodes: int
     decode_keys: int
     emits: tuple[int, ...]
-    missed: Fraction = Fraction(0)
+    missed: Fraction = _NOTHING
 
     @property
     def tokens(self) -> int:
@@ -138,7 +140,7 @@ class Scheduler:
         """Whether a sequence has blocks for all of its prompt when it is admitted, so that it is
         not preempted before that is computed.
         """
-        self._requests = requests
+        self.requests = requests
         self._limits, self._size = limits, limits.block_tokens
         self.pool = BlockPool(blocks) if tiers is None else tiers
         self._tiers = tiers
@@ -202,7 +204,7 @@ class Scheduler:
 
     def add(self, number: int, handed: HandedOver | None = None) -> None:
         """A request arrives; its prompt has been computed elsewhere if it was ``handed`` over."""
-        self._there[number] = sequence = EngineSequence(number, self._requests[number])
+        self._there[number] = sequence = EngineSequence(number, self.requests[number])
         sequence.handed, sequence.prefetched = handed, handed is not None
         if self._prefills:
             sequence.wanted = sequence.tokens + 1
@@ -253,6 +255,7 @@ class Scheduler:
         before = self.preemptions
         self.admitted = []
         self.reads = []
+        size = self._size
         for sequence in list(self.running):
             if budget == 0:
                 break
@@ -264,7 +267,7 @@ class Scheduler:
             new = new if new < budget else budget
             if not new or sequence.tokens >= sequence.wanted:
                 continue
-            lacks = self._lacking(sequence, new) > 0
+            lacks = sequence.computed + new > size * (sequence.gone + len(sequence.blocks))
             if not lacks or self._make_room(sequence, new, batch):
                 if (
                     self._limits.by_priority and self.preemptions > before
@@ -485,6 +488,8 @@ class Scheduler:
         sequence.latest = new
         size = self._size
         full = sequence.computed // size
+        if full == sequence.named:
+            return
         for block in range(sequence.named, full):
             self.pool.name(sequence.blocks[block - sequence.gone], sequence.key(block, size))
         sequence.named = full
@@ -514,7 +519,7 @@ class Scheduler:
             if sequence.computed == sequence.tokens:
                 sequence.tokens += 1
                 emits.append(number)
-        missed = Fraction(0)
+        missed = _NOTHING
         if self.thinned is not None and self.thinned.sequences:
             missed += sum(self.thinned.missed(sequence) for sequence, _ in batch.values())
         return Iteration(tuple(prefills), decodes, keys, tuple(emits), missed)

@@ -32,8 +32,11 @@ DRAWN = (
     "prompt_tokens_per_s",
     "output_tokens_per_s",
     "preemptions",
+    "prefix_hit_share",
+    "peak_blocks",
+    "mean_blocks",
 )
-"""Figures of a ``hosim.serving/1`` that have intervals; blocks have theirs beside them."""
+"""Figures of a ``hosim.serving/1`` that have intervals; the room has its own beside it."""
 
 MANY_ITERATIONS = 20_000
 """A run of more has no intervals unless :meth:`Served.intervals` asks: they take 20 such runs."""
@@ -220,13 +223,19 @@ class Served:
         """The ends of the 90 % intervals of figures of :meth:`summary`, from few draws of what is
         uncertain; empty where nothing is.
 
-        ``count`` is how many draws there are, and ``unfit`` in how many of them the cache has no
-        room for a request.
+        ``count`` is how many draws there are, ``unfit`` in how many of them the cache has no room
+        for a request, and ``tier_hit_share`` has the share of the prompts' tokens found in each
+        tier.
         """
         if self.again is None:
             return {}
         found = [served.summary() for served in self.in_draws()]
-        counts = {"count": FEW_DRAWS, "unfit": FEW_DRAWS - len(found)}
+        counts: dict[str, Any] = {"count": FEW_DRAWS, "unfit": FEW_DRAWS - len(found)}
+        if self.kv is not None:
+            counts["tier_hit_share"] = {
+                name: ends([one["kv"]["tiers"][name]["hit_share"] for one in found])
+                for name in self.kv.tiers
+            }
         return counts | {
             name: {of: ends([one[name][of] for one in found]) for of in value}
             if isinstance(value, dict)

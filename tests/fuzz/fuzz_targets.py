@@ -906,6 +906,8 @@ SERVING_VALUES = (
         "bursts:rate=10:duration=1s:size=999999999999",
         "poisson:rate=1e300:count=2",
         "closed:users=2:count=3",
+        "conversations:rate=9:count=2:turns=1..3:system=16:prompt=8:output=2:think=1ms:tools=1",
+        "conversations:rate=9:turns=999999999",
     ),
     *(
         "poisson:rate=0:count=2",

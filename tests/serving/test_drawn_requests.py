@@ -121,7 +121,7 @@ def test_seeds_and_other_lengths_leave_arrivals_as_they_are():
         ),
         (
             "uniform:rate=1",
-            "requests: expected NAME:PARAMETER=VALUE with poisson, gamma, bursts, as in "
+            "requests: expected NAME:PARAMETER=VALUE with poisson, gamma, bursts, conversations, as in "
             "poisson:rate=10, got 'uniform:rate=1'",
         ),
     ],
@@ -141,8 +141,8 @@ def test_a_burst_of_any_size_takes_no_more_than_is_asked_for():
 def test_a_process_that_there_is_not():
     with pytest.raises(
         InputError,
-        match=r"^poison:rate=3: expected a file, or one of poisson, gamma, bursts with "
-        r"parameters, as in poisson:",
+        match=r"^poison:rate=3: expected a file, or one of poisson, gamma, bursts, conversations "
+        r"with parameters, as in poisson:",
     ):
         hosim.serve("llama-3.1-8b", "h100-80gb-sxm", "poison:rate=3")
 

@@ -129,3 +129,24 @@ def test_the_blocks_of_a_server_give_its_room(tmp_path) -> None:
     path.write_text("run gpt2 -H rtx-4090 --memory-share 0.5\n# GPU blocks: 1,000,000\n")
     told = CliRunner().invoke(app, [*words[:-2], "--json"])
     assert "more blocks than fit" in json.loads(told.stdout)["warnings"][0]
+
+
+def test_a_request_takes_its_time_beside_iterations(tmp_path):
+    """Tokens come later by what the runtime says, and its draws say how sure that is."""
+    requests = [Request(0, 100, 3), Request(10**9, 50, 2)]
+    found = []
+    for text in ("", "request: {value: 5 ms, spread: 0.2}"):
+        path = tmp_path / "mine.yaml"
+        path.write_text(f"format: hosim.runtime/1\nname: mine\n{text}\n")
+        model = {"model": "llama-3.1-8b", "layers": 1, "runtime": str(path)}
+        found.append(hosim.serve(model, "h100-80gb-sxm", requests))
+    without, found_later = found
+    assert [one.arrival_ns for one in found_later.requests] == [0, 10**9]
+    assert found_later.token_ns == tuple(
+        tuple(at + 5_000_000 for at in times) for times in without.token_ns
+    )
+    first = [one.token_ns[0][0] for one in found_later.in_draws()]
+    same = [one.token_ns[0][0] for one in without.in_draws()]
+    waits = sorted(a - b for a, b in zip(first, same, strict=True))
+    assert waits[0] < 4_000_000
+    assert waits[-1] > 6_000_000

@@ -82,6 +82,7 @@ def _keys() -> list[Key]:
         "cache_copy": _SIZES,
         "copy_time": _TIMES,
         "copy_buffers": _COUNTS,
+        "request": _TIMES,
         "cpu_optimizer": _SHARES,
         "pageable": _RATES,
         "buffers": _SIZES,

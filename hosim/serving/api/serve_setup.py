@@ -82,7 +82,7 @@ class ServeSetup:
     ``link`` some of them prefill (``prefill``, if these are unlike the others), and ``decodes``
     others decode. ``kv`` is the cache below the device, ``weights`` are those below it. ``about``
     is what a result says of all this. ``drawn_blocks`` are those in each of few draws, where they
-    are uncertain.
+    are uncertain. ``request_ns`` is what each request takes beside iterations.
     """
 
     requests: tuple[Request, ...]
@@ -99,6 +99,7 @@ class ServeSetup:
     weights: WeightSetup | None
     about: Mapping[str, Any]
     drawn_blocks: tuple[int, ...] = ()
+    request_ns: int = 0
 
 
 def read_setup(
@@ -154,6 +155,7 @@ def read_setup(
     taken = None if planned is None else planned.program.peak_bytes + planned.beside_bytes
     share = asked.memory_share
     held = cache_blocks(modelled, limits, share, taken) if asked.blocks is None else asked.blocks
+    software = modelled.hardware.software
     time_of: IterationTime = modelled
     if asked.iterations is not None:
         time_of = read_recorded_iterations(asked.iterations, modelled.layers, modelled.overhead_ns)
@@ -165,7 +167,7 @@ def read_setup(
         )
     room = (
         None
-        if asked.blocks is not None or modelled.hardware.software is None
+        if asked.blocks is not None or software is None
         else cache_room(modelled, limits, share, taken)
     )
     about = _about(asked, modelled, limits, unanswered)
@@ -200,6 +202,7 @@ def read_setup(
         planned,
         about,
         () if room is None else room.drawn_blocks,
+        0 if software is None else round(software.request.value),
     )
 
 
@@ -243,7 +246,8 @@ def _check_requests(listed: Sequence[Request], limits: EngineLimits) -> None:
     """Raise :class:`InputError` unless there are requests, by arrival, with priorities only where
     these count.
     """
-    if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(listed)) or not listed:
+    timed = [one for one in listed if one.follows is None]
+    if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(timed)) or not listed:
         raise InputError("expected at least one request, by arrival", source="requests")
     urgent = (
         None
@@ -382,4 +386,8 @@ def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
         for part in ("prompt_tokens", "output_tokens", "prefix_tokens"):
             whole(getattr(request, part), f"{name}.{part}", 1)
         whole(request.priority, f"{name}.priority", -(1 << 40))
+        if request.follows is not None and whole(request.follows, f"{name}.follows", 0) >= number:
+            raise InputError(
+                f"follows request {request.follows}: expected one before it", source=name
+            )
     return listed

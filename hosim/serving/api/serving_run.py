@@ -80,7 +80,8 @@ def served(setup: ServeSetup) -> Served:
     """The requests of a setup, served."""
     from hosim.serving import ROUTERS, serve_disaggregated, serve_on_instances, serve_requests
 
-    asked, limits, router = setup.requests, setup.limits, ROUTERS[setup.router]
+    limits, router = setup.limits, ROUTERS[setup.router]
+    asked = [replace(one, arrival_ns=one.arrival_ns + setup.request_ns) for one in setup.requests]
     blocks, time_of = setup.blocks, setup.time_of
     how: dict[str, Any] = {"ahead": setup.ahead, "kv": setup.kv, "weights": setup.weights}
     if setup.link is not None:
@@ -93,7 +94,10 @@ def served(setup: ServeSetup) -> Served:
     else:
         found = serve_on_instances(asked, limits, blocks, time_of, setup.instances, router, **how)
     again = partial(_served_in_draw, setup) if is_drawn(setup) else None
-    return replace(found, about=setup.about, again=again)
+    arrived = tuple(
+        replace(one, arrival_ns=one.arrival_ns - setup.request_ns) for one in found.requests
+    )
+    return replace(found, requests=arrived, about=setup.about, again=again)
 
 
 def _served_in_draw(setup: ServeSetup, draw: int) -> Served | None:

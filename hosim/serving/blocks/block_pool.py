@@ -8,6 +8,7 @@ the contents of such blocks takes them over.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -36,7 +37,9 @@ class BlockPool:
         self._holders: list[
             int
         ] = []  # of the blocks that were ever taken; the others follow by number
-        self._freed: dict[int, None] = {}  # in the order in which they are taken, when all were
+        # in the order in which they are taken, when all were; a dict would search its first item
+        # among all that were deleted
+        self._freed: OrderedDict[int, None] = OrderedDict()
         self._block_of: dict[Hashable, int] = {}
         self._key_of: dict[int, Hashable] = {}
 
@@ -101,8 +104,7 @@ class BlockPool:
                 block = len(self._holders)
                 self._holders.append(1)
             else:
-                block = next(iter(self._freed))
-                del self._freed[block]
+                block, _ = self._freed.popitem(last=False)
                 if block in self._key_of:
                     del self._block_of[self._key_of.pop(block)]
                 self._holders[block] = 1

@@ -8,15 +8,13 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.serving.gate.serve_question import check_serve
-    from hosim.serving.gate.served_case import measure_served
-    from hosim.serving.gate.served_causes import explain_served
+    from hosim.serving.gate.served_case import explain_served, measure_served
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "serve_question": "check_serve",
-            "served_case": "measure_served",
-            "served_causes": "explain_served",
+            "served_case": "explain_served measure_served",
         },
     )
 

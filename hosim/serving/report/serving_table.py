@@ -263,6 +263,9 @@ def _in_draws(draws: Mapping[str, Any]) -> RenderableType:
         f"{tokens[0]:,.0f} to {tokens[1]:,.0f} tokens/s out and {requests[0]:.3g} to "
         f"{requests[1]:.3g} requests/s in 9 of 10 draws"
     )
+    if draws["prefix_hit_share"][1]:
+        hits = " to ".join(human_percent(end) for end in draws["prefix_hit_share"])
+        rates += f"; {hits} of the prompts' tokens are found"
     unfit = (
         f"; in {draws['unfit']} of {draws['count']} the cache has no room for a request"
         if draws["unfit"]

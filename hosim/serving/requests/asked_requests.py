@@ -42,7 +42,7 @@ def asked_requests(text: str | os.PathLike[str]) -> RequestRows:
 
 def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -> RequestRows:
     """Like :func:`asked_requests`, with other parameters of a process; of a file, ``rate`` moves
-    the arrivals closer together or apart.
+    the arrivals closer together or apart, but not those of later turns of conversations.
 
     The mean rate of a file is that from its first to its last arrival. Raises
     :class:`hosim.InputError`.
@@ -61,18 +61,22 @@ def changed_requests(text: str | os.PathLike[str], changes: Mapping[str, Any]) -
         raise InputError(
             f"of a file only the rate can be changed, not {min(unknown)}", source="requests"
         )
-    rate, last = changes["rate"], rows.requests[-1].arrival_ns
+    timed = [one for one in rows.requests if one.follows is None]
+    rate, last = changes["rate"], timed[-1].arrival_ns
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 1e-9 <= rate <= 1e9:
         raise InputError(
             f"expected requests a second, got {rate!r}", source="requests", where="rate"
         )
     if not last:
         raise InputError("all requests arrive at once: they have no rate", source=os.fspath(text))
-    factor = (len(rows.requests) - 1) * 1e9 / last / rate
+    factor = (len(timed) - 1) * 1e9 / last / rate
     return replace(
         rows,
         requests=tuple(
-            replace(one, arrival_ns=round(one.arrival_ns * factor)) for one in rows.requests
+            one
+            if one.follows is not None
+            else replace(one, arrival_ns=round(one.arrival_ns * factor))
+            for one in rows.requests
         ),
     )
 

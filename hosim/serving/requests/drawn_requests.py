@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, repeat, takewhile
 from random import Random
@@ -14,7 +14,8 @@ from typing import Any
 
 from hosim.errors import InputError, UnitError
 from hosim.files import unknown_name
-from hosim.limits import limit, within
+from hosim.limits import Budget, limit, within
+from hosim.serving.requests.conversations import Conversation
 from hosim.serving.requests.request import Request
 from hosim.serving.requests.request_files import read_requests
 from hosim.units import parse_time
@@ -36,6 +37,8 @@ class _Process:
 
     gaps: Callable[[Mapping[str, float]], _Gaps]
     own: Mapping[str, float] = field(default_factory=dict)
+    told: Mapping[str, str] = field(default_factory=dict)
+    """Parameters of conversations, as texts."""
 
 
 def _poisson(own: Mapping[str, float]) -> _Gaps:
@@ -66,6 +69,10 @@ PROCESSES: Mapping[str, _Process] = {
     "poisson": _Process(_poisson),
     "gamma": _Process(_gamma, {"cv": 2.0}),
     "bursts": _Process(_bursts, {"size": 8}),
+    "conversations": _Process(
+        _poisson,
+        told={"turns": "1..8", "system": "0", "think": "10s", "tools": "0", "tool": "1s"},
+    ),
 }
 """The processes by which requests can arrive."""
 
@@ -107,8 +114,12 @@ def draw_requests(text: str) -> tuple[Request, ...]:
     ``count`` of them (1000), or those of a ``duration`` such as ``60s``. ``prompt`` (512) and
     ``output`` (128) are tokens, or a range from which each is drawn; ``lengths`` is a file of
     requests whose pairs of lengths are drawn instead, without the prefixes that they share.
-    ``priority`` (0) is a whole number, or a range from which each is drawn. Equal texts give equal
-    requests. Raises :class:`InputError`.
+    ``priority`` (0) is a whole number, or a range from which each is drawn. ``conversations`` begin
+    as Poisson's requests arrive, ``count`` of them, and have ``turns`` (1..8): each prompt begins
+    with ``system`` tokens (0) that all conversations share and all that was said before, has
+    ``prompt`` tokens more, and arrives after the answer before it, when the user has thought for
+    ``think`` (10s) on average, or a tool has taken ``tool`` (1s), which a share ``tools`` (0) of the
+    answers call. Equal texts give equal requests. Raises :class:`InputError`.
 
     >>> [request.arrival_ns for request in draw_requests("poisson:rate=10:count=3")]
     [0, 10473017, 174588404]
@@ -149,7 +160,11 @@ def draw_requests(text: str) -> tuple[Request, ...]:
             f"no request arrives within {asked['duration']}", source=f"requests {name}"
         )
     lengths = _lengths(name, asked)
-    requests = tuple(Request(arrival, *lengths(draw)) for arrival in listed)
+    requests = (
+        _conversations(name, asked, listed, draw, lengths)
+        if process.told
+        else tuple(Request(arrival, *lengths(draw)) for arrival in listed)
+    )
     if "priority" not in asked:
         return requests
     priorities = _range(name, "priority", asked["priority"], 0)
@@ -160,7 +175,36 @@ def draw_requests(text: str) -> tuple[Request, ...]:
 
 def parameters_of_process(text: str) -> tuple[str, ...]:
     """The parameters of the process that a text names."""
-    return (*_COMMON, *PROCESSES[text.partition(":")[0]].own)
+    process = PROCESSES[text.partition(":")[0]]
+    return (*_COMMON, *process.own, *process.told)
+
+
+def _conversations(
+    name: str,
+    asked: Mapping[str, str],
+    begins_ns: Sequence[int],
+    draw: Random,
+    lengths: Callable[[Random], tuple[int, int]],
+) -> tuple[Request, ...]:
+    """All turns of conversations that begin at some times: first those that follow none."""
+    told = {**PROCESSES[name].told, **asked}
+    each = Conversation(
+        _range(name, "system", told["system"], 0),
+        _range(name, "turns", told["turns"]),
+        _nanoseconds(name, told["think"], "think"),
+        _number(name, "tools", told["tools"], 0, 1),
+        _nanoseconds(name, told["tool"], "tool"),
+    )
+    firsts: list[Request] = []
+    later: list[Request] = []
+    ids, budget = each.system[-1], Budget("records")
+    for place, begins in enumerate(begins_ns):
+        numbers = place, len(begins_ns) + len(later)
+        turns = each.requests(begins, draw, lengths, ids, numbers, budget)
+        ids = max(ids, *[turn.prefix[-1] + 1 for turn in turns if turn.prefix])
+        firsts += turns[:1]
+        later += turns[1:]
+    return (*firsts, *later)
 
 
 def changed_text(text: str, changes: Mapping[str, Any]) -> str:
@@ -256,8 +300,8 @@ def _number(name: str, key: str, text: str, least: float, most: float) -> float:
     return value
 
 
-def _nanoseconds(name: str, text: str) -> int:
+def _nanoseconds(name: str, text: str, key: str = "duration") -> int:
     try:
         return parse_time(text)
     except UnitError as error:
-        raise InputError(str(error), source=f"requests {name}", where="duration") from None
+        raise InputError(str(error), source=f"requests {name}", where=key) from None

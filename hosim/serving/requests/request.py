@@ -18,18 +18,22 @@ class Request:
     Parameters
     ----------
     arrival_ns
-        When it arrives, in nanoseconds since time 0.
+        When it arrives, in nanoseconds since time 0, or since the last token of the request that it
+        follows.
     prompt_tokens
         Tokens of its prompt.
     output_tokens
         Tokens that it is answered with.
     prefix
         An id for each ``prefix_tokens`` tokens of the prompt, from its first: equal ids mean that
-        the prompts are equal up to their end.
+        the prompts are equal up to their end. Where there are more ids than the prompt has parts,
+        they go on with the answer, which the prompt of a later turn begins with as well.
     prefix_tokens
         Tokens that an id stands for.
     priority
         How urgent it is where engines schedule by priority: the least value goes first.
+    follows
+        The number of the request of which it is the next turn; ``None``: it follows none.
 
     Raises
     ------
@@ -52,6 +56,7 @@ class Request:
     prefix: tuple[int, ...] = ()
     prefix_tokens: int = 16
     priority: int = 0
+    follows: int | None = None
 
     def __post_init__(self) -> None:
         keep_kinds(self, InputError, "request")
@@ -81,6 +86,10 @@ class Request:
             place -= 1
         return (
             (place, self.prefix[place], offset)
-            if end <= self.prompt_tokens and place < len(self.prefix)
+            if place < len(self.prefix)
+            and (
+                end <= self.prompt_tokens
+                or len(self.prefix) * self.prefix_tokens >= self.prompt_tokens + self.prefix_tokens
+            )
             else None
         )

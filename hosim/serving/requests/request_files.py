@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -78,8 +78,10 @@ def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
     ``hash_ids`` of 512 tokens), or those of Qwen's traces on Bailian (the same keys and
     ``chat_id``: seconds, and blocks of 16 tokens), or ``arrival_ms``, ``input_tokens`` and
     ``output_tokens``. CSV has the columns of Azure's (``TIMESTAMP``, ``ContextTokens``,
-    ``GeneratedTokens``) or BurstGPT's traces. Each request may have a ``priority``. Requests that
-    got no answer are left out. Raises :class:`InputError` with the line.
+    ``GeneratedTokens``) or BurstGPT's traces. Each request may have a ``priority``. A line may be
+    the next turn of a conversation: ``follows`` is the number of the line of the turn before it,
+    from 0, and its arrival is counted from that one's last token. Requests that got no answer are
+    left out. Raises :class:`InputError` with the line.
     """
     return read_request_rows(path).requests
 
@@ -98,10 +100,29 @@ def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
         raise InputError(
             "no request with an answer in it" if found else "no request in it", source=source
         )
-    answered.sort(key=lambda one: one[1].arrival_ns)
+    answered.sort(
+        key=lambda one: (one[1].follows is not None, one[1].arrival_ns * (one[1].follows is None))
+    )
     first = answered[0][1].arrival_ns
-    moved = [replace(request, arrival_ns=request.arrival_ns - first) for _, request in answered]
+    numbers = {place: number for number, (place, _) in enumerate(answered)}
+    moved = [
+        replace(request, arrival_ns=request.arrival_ns - first)
+        if request.follows is None
+        else replace(request, follows=numbers[_turn_before(found, request.follows, place, source)])
+        for place, request in answered
+    ]
     return RequestRows(tuple(moved), tuple(place for place, _ in answered), len(found))
+
+
+def _turn_before(found: Sequence[Request], follows: int, place: int, source: str) -> int:
+    """The row that another follows: one before it that has an answer."""
+    if not (0 <= follows < place and found[follows].prompt_tokens and found[follows].output_tokens):
+        raise InputError(
+            f"expected the number of an earlier request with an answer, from 0, got {follows}",
+            source=source,
+            where=f"request {place}, follows",
+        )
+    return follows
 
 
 def _lines(text: str, source: str) -> list[Request]:
@@ -191,11 +212,12 @@ def _request(
         output,
         tuple(blocks),
         layout.block_tokens,
-        _priority(row.get("priority", 0), source, number),
+        _whole(row.get("priority", 0), source, number, "priority"),
+        None if row.get("follows") is None else _whole(row["follows"], source, number, "follows"),
     )
 
 
-def _priority(value: Any, source: str, number: int) -> int:
+def _whole(value: Any, source: str, number: int, name: str) -> int:
     """A whole number, which CSV has as text."""
     try:
         found = int(value) if isinstance(value, str) and len(value) < 15 else value
@@ -205,7 +227,7 @@ def _priority(value: Any, source: str, number: int) -> int:
         raise InputError(
             f"expected a whole number, got {str(value)[:40]!r}",
             source=source,
-            where=f"line {number}, priority",
+            where=f"line {number}, {name}",
         )
     return found
 
