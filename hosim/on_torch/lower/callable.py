@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -49,8 +49,10 @@ from hosim.on_torch.lower.two_traces import (
     settled,
     written,
 )
-from hosim.plain_text import counted
+from hosim.plain_text import counted, shown
 from hosim.result import Result
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,7 @@ class PlannedProgram:
         self.executor = Executor(self.lowered, hardware, device, result.budget_bytes)
         self.inputs = tuple(inputs)
         self._device = device
+        self._called = {one.placeholder: one.name or one.placeholder for one in program.givens}
         self._examples = {given.placeholder: given.value for given in program.givens}
         graph, tensor_of = program.graph, program.tensor_of
         written = {t for op in graph.ops for t in op.mutates}
@@ -122,7 +125,7 @@ class PlannedProgram:
         taken: set[int] = set()
         for name, value in values.items():
             if name not in unchecked:
-                _check_input(name, value, self._examples[name], moves)
+                _check_input(self._called[name], value, self._examples[name], moves)
             if isinstance(value, torch.Tensor):
                 if moves and name not in unchecked and not self._device.has(value):
                     value = self._moved(name, value)
@@ -136,7 +139,7 @@ class PlannedProgram:
         storage = value.untyped_storage()
         if storage._cdata in held:  # it may be empty, which crashes torch
             raise InputError(
-                f"input {name!r} is a tensor of the offloaded model; give a copy made before "
+                f"input {self._called[name]!r} is a tensor of the offloaded model; give a copy made before "
                 "offloading"
             )
         own = storage._cdata not in taken and self.fits(name, value)
@@ -145,7 +148,7 @@ class PlannedProgram:
             return value
         if name in self._written:
             raise InputError(
-                f"input {name!r} is written by the model, and is part of another tensor or has "
+                f"input {self._called[name]!r} is written by the model, and is part of another tensor or has "
                 "another layout; give a copy"
             )
         return self.copy(name, value)
@@ -153,7 +156,7 @@ class PlannedProgram:
     def _moved(self, name: str, value: torch.Tensor) -> torch.Tensor:
         if name in self._written:
             raise InputError(
-                f"input {name!r} is written by the model, and is not on "
+                f"input {self._called[name]!r} is written by the model, and is not on "
                 f"{self._device.torch_device}; give it there"
             )
         return self.on_device(value)
@@ -181,10 +184,22 @@ class PlannedProgram:
         ).copy_(torch.as_tensor(value))
 
     def copy(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """A copy with the layout of the example."""
-        return torch.empty_strided(
-            value.size(), self._examples[name].stride(), dtype=value.dtype, device=value.device
-        ).copy_(value)
+        """A copy with the layout of the example. Raises :class:`InputError` for a value that is not
+        expanded where the example is.
+        """
+        strides = self._examples[name].stride()
+        made = torch.empty_strided(value.size(), strides, dtype=value.dtype, device=value.device)
+        whole = made
+        for d, (step, size) in enumerate(zip(strides, value.shape, strict=True)):
+            if step == 0 and size > 1:
+                if value.stride(d) != 0:
+                    raise InputError(
+                        f"input {self._called[name]!r} was captured expanded along dimension {d}, "
+                        "and is not; expand it, or offload the model again"
+                    )
+                made, value = made.narrow(d, 0, 1), value.narrow(d, 0, 1)
+        made.copy_(value)
+        return whole
 
 
 class OffloadedModel:
@@ -235,7 +250,9 @@ class OffloadedModel:
 
     def _guard(self) -> None:
         """Guard the tensors until this is closed, or garbage collected."""
-        guard = Guard(self._captured.model, (*self._captured.held.values(), *self._captured.others))
+        captured = self._captured
+        tensors = *captured.held.values(), *captured.others
+        self._guarding = guard = Guard(captured.model, tensors, captured.reached)
         self._release = guard.release
         self._forgotten = weakref.finalize(self, _forgotten, self._running, guard)
         self._forgotten.atexit = False
@@ -371,7 +388,7 @@ def inference(
 
     Raises :class:`InputError` if it cannot be.
     """
-    args, kwargs = _arguments(example_inputs)
+    args, kwargs = _each_of_its_own(_arguments(example_inputs))
     if compiled is not None:
         compiled.require_cpu(device.torch_device)
     if is_autocast():
@@ -490,12 +507,24 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
+def _each_of_its_own(inputs: T) -> T:
+    """Inputs of which no two are one tensor, which torch.export would take for one input."""
+    seen: set[int] = set()
+
+    def own(value: torch.Tensor) -> torch.Tensor:
+        is_first = id(value) not in seen
+        seen.add(id(value))
+        return value if is_first else value.detach().clone()
+
+    return cast(T, tree_map_only(torch.Tensor, own, inputs))
+
+
 def _check_input(name: str, value: Any, example: Any, moves: bool) -> None:
     if not isinstance(example, torch.Tensor):
         if value != example:
             raise InputError(
-                f"input {name!r} is {example!r} in the captured program, got {value!r}; offload "
-                "it again"
+                f"input {name!r} is {example!r} in the captured program, got {shown(value, 60)}; "
+                "offload it again"
             )
         return
     if (

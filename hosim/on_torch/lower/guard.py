@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
 
 from hosim.errors import InputError
+from hosim.on_torch.lower.held_contents import MISSING
+from hosim.on_torch.lower.reached_state import Reached
 from hosim.on_torch.lower.sharded_tensors import local, sharded_modules
 
 _ANSWERED = (
@@ -85,10 +88,49 @@ class Lost(GuardedTensor):
     )
 
 
-class Guard:
-    """Guards ``model`` and ``tensors`` until it is released."""
+class NotKept(GuardedTensor):
+    """Mixed into the class of what stands for an object that code kept while it was captured."""
 
-    def __init__(self, model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
+    reason = (
+        "the model or its loss keeps this anew at each call, which a captured program does not: "
+        "return it from the model"
+    )
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Raise :class:`InputError`."""
+        raise InputError(cls.reason)
+
+    def __repr__(self, **_: Any) -> str:
+        return "<kept at the capture alone>"
+
+
+_AS_IT_IS = (type(None), bool, int, float, str, torch.Size, torch.dtype, type, FunctionType)
+"""What code may keep at each call without a difference between one call and the next."""
+
+
+class Guard:
+    """Guards ``model`` and ``tensors`` until it is released.
+
+    What code left under names while it was ``reached`` by the capture is there until then: numbers
+    as they are, and for all else something that refuses to be used.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tensors: Iterable[torch.Tensor],
+        reached: Reached | None = None,
+    ) -> None:
+        self._left = []
+        for holder, name, value in reached.leaves if reached is not None else ():
+            shown = value if isinstance(value, _AS_IT_IS) else _not_kept()
+            self._left.append((holder, name, holder.get(name, MISSING), shown))
+            assert reached is not None
+            reached.take(holder, name, shown)
+        self._show()
         guarded = {
             id(module): module
             for module in (model, *(module for module, _ in sharded_modules(model)))
@@ -112,6 +154,35 @@ class Guard:
             is_lost = own.numel() and not own.untyped_storage().nbytes()
             tensor.__class__ = _kind(kind, Lost) if is_lost else kind
         self._guarded = []
+        self._hide()
+        self._left = []
+
+    @contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Within, what code left is not there."""
+        self._hide()
+        try:
+            yield
+        finally:
+            self._show()
+
+    def _show(self) -> None:
+        for holder, name, _, shown in self._left:
+            holder[name] = shown
+
+    def _hide(self) -> None:
+        for holder, name, before, shown in self._left:
+            if holder.get(name, MISSING) is shown:
+                if before is MISSING:
+                    del holder[name]
+                else:
+                    holder[name] = before
+
+
+def _not_kept() -> torch.Tensor:
+    made = torch.empty(0)
+    made.__class__ = _kind(torch.Tensor, NotKept)
+    return made
 
 
 def require_free(model: Any) -> None:

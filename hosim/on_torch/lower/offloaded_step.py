@@ -30,6 +30,7 @@ from hosim.on_torch.lower.step_parts import (
 )
 from hosim.on_torch.lower.tiers import Device, resizable
 from hosim.on_torch.lower.training import Loss, TrainingStep, capture_training
+from hosim.plain_text import shown
 from hosim.result import Result
 
 _BACKWARD, _ACCUMULATE, _UPDATE = "backward", "accumulate", "update"
@@ -305,8 +306,8 @@ def training(
         for key in set(inputs) - set(step.inputs):
             if given[key] is not inputs[key] and given[key] != inputs[key]:
                 raise InputError(
-                    f"input {key!r} is {inputs[key]!r} in the captured step, got {given[key]!r}; "
-                    "offload it again"
+                    f"input {key!r} is {shown(inputs[key], 60)} in the captured step, got "
+                    f"{shown(given[key], 60)}; offload it again"
                 )
         return dict(zip(own, (given[key] for key in step.inputs), strict=True))
 

@@ -16,7 +16,6 @@ mask when traced, whose gradients differ in the last bits. With a mask given, bo
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -41,7 +40,7 @@ from hosim.on_torch.lower.compiled import (
     traced_by_calls,
 )
 from hosim.on_torch.lower.devices import fake_on
-from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings
+from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings, twin_of
 from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
 from hosim.on_torch.lower.reached_state import Made, Reached
 from hosim.on_torch.lower.replicas import Replicas, replicas_of, unwrapped
@@ -64,7 +63,8 @@ _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMS
 is dampened.
 """
 
-_ADVICE = "make the optimizer with fused=True, and the model with static control flow"
+_OF_THE_MODEL = "write the model and its loss without looking at what tensors contain"
+_OF_THE_OPTIMIZER = "make the optimizer with fused=True"
 
 _KEEPS = (torch.ops.aten.mkldnn_rnn_layer.default,)
 """Ops that give backward what it needs only while gradients are on; a program runs with them
@@ -142,7 +142,7 @@ def capture_training(
     learned = [p for group in optimizer.param_groups for p in group["params"]]
     reached = Reached(model, {} if loss is None else {"the loss": loss})
     mode = TrueLayouts()
-    with failures(_ADVICE, "be traced"), quiet(), mode:
+    with failures(_OF_THE_MODEL, "be traced"), quiet(), mode:
         fakes = {id(tensor): _fake(mode, tensor, device) for _, _, tensor in _held(model, {})}
         given = {
             key: _fake(mode, value, device) if key in tensors else value
@@ -153,7 +153,7 @@ def capture_training(
         trial = stepping.traced(first)
     _make_state(optimizer, [learned[i] for i in trial.gradients])
     held = list(_held(model, optimizer.state))
-    with failures(_ADVICE, "be traced"), quiet(), mode:
+    with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
         for one in (*(tensor for _, _, tensor in held), *rates):
             fakes[id(one)] = (
                 fakes[id(one)]
@@ -295,9 +295,9 @@ def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor
     """
     if all(optimizer.state.get(p) for p in learned):
         return
-    fresh = copy.copy(optimizer)
+    fresh = twin_of(optimizer)
     with (
-        failures(_ADVICE, "be traced"),
+        failures(_OF_THE_OPTIMIZER, "be traced"),
         quiet(),
         TrueLayouts() as mode,
     ):
@@ -437,19 +437,21 @@ class _Stepping:
         )
 
     def _differentiated(
-        self, called: torch.nn.Module, buffers: Mapping[str, torch.Tensor]
+        self, called: torch.nn.Module, held: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """The loss, whose gradients the fakes have then. Raises :class:`InputError` without one,
-        and for buffers that are replaced.
+        and for parameters and buffers (``held``) that are replaced.
         """
         if self.exchanges is not None:
             self.exchanges.begin(lambda buffer: self.fakes[id(buffer)])
         with torch.enable_grad():
             value = loss_of(called, self.given, self.loss)
-            for key, buffer in self.model.named_buffers():
-                if key in buffers and buffer is not buffers[key]:
+            now = dict((*self.model.named_parameters(), *self.model.named_buffers()))
+            for key, tensor in held.items():
+                if now.get(key, tensor) is not tensor:
+                    kind = "buffer" if tensor.is_leaf and not tensor.requires_grad else "parameter"
                     raise InputError(
-                        f"the model replaces its buffer {key!r}, which a captured step would not "
+                        f"the model replaces its {kind} {key!r}, which a captured step would not "
                         "repeat; write into it (copy_)"
                     )
             parameter_hooks.mark(value.detach(), _FORWARD_DONE)
