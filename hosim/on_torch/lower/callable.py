@@ -34,6 +34,7 @@ from hosim.on_torch.lower.devices import (
     origins,
     views,
 )
+from hosim.on_torch.lower.eager_peak import eager_peak_bytes
 from hosim.on_torch.lower.guard import Guard
 from hosim.on_torch.lower.insert import insert
 from hosim.on_torch.lower.python_state import python_state_kept, writes_undone_in
@@ -65,7 +66,8 @@ class Captured:
     optimizer's. ``constants`` are those of ``held`` that are the program's and not the model's, and
     ``load`` gives what tensors on meta have to contain. ``others`` are further tensors with the
     contents of those in ``held``. ``called`` is what ``torch.compile`` has made of the model.
-    ``reached`` is the state of Python that it was captured with.
+    ``reached`` is the state of Python that it was captured with. ``eager_peak_bytes`` is the peak of
+    a call without hosim, if it is known.
     """
 
     model: torch.nn.Module
@@ -80,6 +82,7 @@ class Captured:
     load: Loader | None = None
     others: tuple[torch.Tensor, ...] = ()
     called: torch.nn.Module | None = None
+    eager_peak_bytes: int | None = None
 
 
 class PlannedProgram:
@@ -284,6 +287,14 @@ class OffloadedModel:
         return self.result.allocator.peak_allocated_bytes
 
     @property
+    def eager_peak_bytes(self) -> int | None:
+        """The peak of a call without hosim, in bytes of tensors, by the lifetimes that Python gives
+        them; ``None`` where it is not known: the code looks at contents when it is not traced, is
+        compiled, or exchanges tensors with other processes.
+        """
+        return self._captured.eager_peak_bytes
+
+    @property
     def memory(self) -> RunMemory:
         """Return the peak of the device's memory in the last call: allocated, still read by
         transfers, both at once, and reserved.
@@ -442,6 +453,9 @@ def inference(
         return list(values)
 
     called = None if compiled is None else compiled.module
+    eager_peak = None
+    if compiled is None:
+        eager_peak = _eager_peak(model, (args, kwargs), reached, device, kept)
 
     def result(results: tuple[Any, ...]) -> Any:
         return tree_unflatten(results, out_spec)
@@ -457,7 +471,33 @@ def inference(
         constants=constants,
         load=load,
         called=called,
+        eager_peak_bytes=eager_peak,
     )
+
+
+def _eager_peak(
+    model: torch.nn.Module,
+    inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    reached: Reached,
+    device: Device,
+    kept: Sequence[Made],
+) -> int | None:
+    """The peak of a call of ``model`` without hosim and without gradients, if it is known."""
+    mode = TrueLayouts()
+    own = fakes(mode, model, device.torch_device)
+    args, kwargs = tree_map_only(
+        torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), inputs
+    )
+    with (
+        torch.no_grad(),
+        quiet(),
+        python_state_kept(model, reached, kept=kept),
+        writes_undone_in(model),
+        stand_ins(model, own),
+        mode,
+    ):
+        held = [*own.values(), args, kwargs]
+        return eager_peak_bytes(held, lambda: model(*args, **kwargs))
 
 
 def _exported(

@@ -338,6 +338,7 @@ def training(
         constants,
         others=(*sharded, *behind(model)),
         called=None if compiled is None else compiled.module,
+        eager_peak_bytes=step.eager_peak_bytes,
         step=step,
         optimizer=optimizer,
         named=named,

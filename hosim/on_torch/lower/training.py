@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -40,6 +40,7 @@ from hosim.on_torch.lower.compiled import (
     traced_by_calls,
 )
 from hosim.on_torch.lower.devices import fake_on
+from hosim.on_torch.lower.eager_peak import eager_peak_bytes
 from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings, twin_of
 from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
 from hosim.on_torch.lower.reached_state import Made, Reached
@@ -96,6 +97,7 @@ class TrainingStep:
     exchanges: Exchanges | None = None
     constants: frozenset[str] = frozenset()
     """The names of tensors that the program holds, and neither the model nor the optimizer."""
+    eager_peak_bytes: int | None = None
 
 
 def capture_training(
@@ -173,6 +175,7 @@ def capture_training(
 
         backward_done = parameter_hooks.mark, (_BACKWARD_DONE,)
         traced = settled(written(trial.module, first, backward_done), trial.kept, again)
+        eager_peak = stepping.eager_peak(flat, update, trial.kept)
     module, gradients = traced.module, traced.gradients
     before = [
         getattr(trial.module, node.target) for node in trial.module.graph.find_nodes(op="get_attr")
@@ -264,6 +267,7 @@ def capture_training(
         reached,
         exchanges,
         frozenset(constants),
+        eager_peak,
     )
 
 
@@ -383,6 +387,33 @@ class _Stepping:
         self, flat: Sequence[torch.Tensor], update: Update | None = None, kept: Sequence[Made] = ()
     ) -> _TracedStep:
         """The graph of the step over ``flat``, of forward and backward alone without ``update``."""
+        with self._ready(update, kept) as (step, made):
+            module = make_fx(step, tracing_mode="real")(*flat)
+        grads = [self.fakes[id(p)].grad for p in self.learned]
+        numbers = [i for i, grad in enumerate(grads) if grad is not None]
+        (output,) = module.graph.find_nodes(op="output")
+        result, *gradients = output.args[0]
+        output.args = ((result,),)
+        return _TracedStep(
+            module, {i: node.name for i, node in zip(numbers, gradients, strict=True)}, made
+        )
+
+    def eager_peak(
+        self, flat: Sequence[torch.Tensor], update: Update, kept: Sequence[Made]
+    ) -> int | None:
+        """The peak of the step without hosim, in bytes; ``None`` where it is not known: it looks at
+        contents, is compiled, or exchanges tensors with other processes.
+        """
+        if self.compiled is not None or self.exchanges is not None:
+            return None
+        with self._ready(update, kept) as (step, _):
+            return eager_peak_bytes(flat, step)
+
+    @contextmanager
+    def _ready(
+        self, update: Update | None, kept: Sequence[Made]
+    ) -> Iterator[tuple[Callable[..., list[torch.Tensor]], list[Made]]]:
+        """The step, ready to run on the fakes, and what it keeps in Python."""
         model, fakes = self.model, self.fakes
         for fake in fakes.values():
             fake.grad = None
@@ -424,17 +455,10 @@ class _Stepping:
                 exchanging,
                 calling,
             ):
-                module = make_fx(step, tracing_mode="real")(*flat)
+                yield step, made
         finally:
             for handle in handles:
                 handle.remove()
-        numbers = [i for i, _, fake in learned if fake.grad is not None]
-        (output,) = module.graph.find_nodes(op="output")
-        result, *gradients = output.args[0]
-        output.args = ((result,),)
-        return _TracedStep(
-            module, {i: node.name for i, node in zip(numbers, gradients, strict=True)}, made
-        )
 
     def _differentiated(
         self, called: torch.nn.Module, held: Mapping[str, torch.Tensor]
