@@ -14,6 +14,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from hosim.errors import InputError
 from hosim.on_torch.lower.held_contents import MISSING
@@ -135,10 +136,9 @@ class Guard:
             id(module): module
             for module in (model, *(module for module, _ in sharded_modules(model)))
         }
-        self._hooks = [
-            module.register_forward_pre_hook(_refuse, prepend=True) for module in guarded.values()
-        ]
-        self._hooks.append(model.register_load_state_dict_pre_hook(_refuse))
+        self._modules = list(guarded.values())
+        self._hooks = self._refusing()
+        self._loading = model.register_load_state_dict_pre_hook(_refuse)
         self._guarded: list[tuple[Any, Any]] = [
             (tensor, type(tensor)) for tensor in {id(tensor): tensor for tensor in tensors}.values()
         ]
@@ -147,7 +147,7 @@ class Guard:
 
     def release(self) -> None:
         """Give all tensors their classes back, except those that have lost their bytes."""
-        for hook in self._hooks:
+        for hook in (*self._hooks, self._loading):
             hook.remove()
         for tensor, kind in self._guarded:
             own = local(tensor)
@@ -159,12 +159,18 @@ class Guard:
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
-        """Within, what code left is not there."""
+        """Within, what code left is not there, and the model may be called."""
         self._hide()
+        for hook in self._hooks:
+            hook.remove()
         try:
             yield
         finally:
+            self._hooks = self._refusing()
             self._show()
+
+    def _refusing(self) -> list[RemovableHandle]:
+        return [module.register_forward_pre_hook(_refuse, prepend=True) for module in self._modules]
 
     def _show(self) -> None:
         for holder, name, _, shown in self._left:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -98,6 +98,10 @@ class TrainingStep:
     constants: frozenset[str] = frozenset()
     """The names of tensors that the program holds, and neither the model nor the optimizer."""
     eager_peak_bytes: int | None = None
+    resized: Callable[[Mapping[str, Any], str], TrainingStep] | None = field(
+        default=None, repr=False
+    )
+    """Captures the step for inputs of other sizes."""
 
 
 def capture_training(
@@ -163,6 +167,56 @@ def capture_training(
                 else _fake(mode, one, None if any(one is r for r in rates) else device)
             )
         update = Update(optimizer, fakes, mode)
+    return _step_of(_Ready(stepping, update, mode, held, rates, device), inputs, name, first, trial)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What steps of one model and optimizer share: ``held`` has name, kind and tensor of what they
+    hold, ``rates`` are the settings that are tensors.
+    """
+
+    stepping: _Stepping
+    update: Update
+    mode: FakeTensorMode
+    held: Sequence[tuple[str, str, torch.Tensor]]
+    rates: Sequence[torch.Tensor]
+    device: torch.device | None
+
+    def resized(self, inputs: Mapping[str, Any], name: str) -> TrainingStep:
+        """The step for inputs of other sizes, which holds the same tensors. Raises
+        :class:`InputError` as the first one does.
+        """
+        stepping = self.stepping
+        with failures(_OF_THE_MODEL, "be traced"), quiet(), self.mode:
+            given = {
+                key: _fake(self.mode, value, self.device)
+                if isinstance(value, torch.Tensor)
+                else value
+                for key, value in inputs.items()
+            }
+            stepping = replace(stepping, given=given)
+            first = [
+                *(self.stepping.fakes[id(tensor)] for _, _, tensor in self.held),
+                *(given[key] for key, value in inputs.items() if isinstance(value, torch.Tensor)),
+            ]
+            trial = stepping.traced(first)
+        return _step_of(replace(self, stepping=stepping), inputs, name, first, trial)
+
+
+def _step_of(
+    ready: _Ready,
+    inputs: Mapping[str, Any],
+    name: str,
+    first: Sequence[torch.Tensor],
+    trial: _TracedStep,
+) -> TrainingStep:
+    """The step whose forward and backward were traced on ``first`` as ``trial``."""
+    stepping, update, mode, held = ready.stepping, ready.update, ready.mode, ready.held
+    rates, fakes, given = list(ready.rates), stepping.fakes, stepping.given
+    learned, reached, exchanges = stepping.learned, stepping.reached, stepping.exchanges
+    tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+    with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
         flat = [
             *(fakes[id(t)] for _, _, t in held),
             *(given[k] for k in tensors),
@@ -268,6 +322,7 @@ def capture_training(
         exchanges,
         frozenset(constants),
         eager_peak,
+        ready.resized if exchanges is None and stepping.compiled is None else None,
     )
 
 
