@@ -16,8 +16,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hosim.errors import InputError
-
 
 class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
     """Counts the bytes of fake storages that are alive, and their most."""
@@ -56,17 +54,16 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
 
 def eager_peak_bytes(held: Iterable[Any], run: Callable[[], object]) -> int | None:
     """The most bytes that are alive while ``run`` runs on fakes: of ``held``, which outlive it, and
-    of what it makes. ``None`` where it looks at what tensors contain, as no fake can tell.
+    of what it makes.
+
+    ``None`` where it cannot run so: it looks at what tensors contain, or at a device that is not
+    here.
     """
     alive = _Alive()
     alive.see(list(held))
     try:
         with alive:
             run()
-    except InputError:
-        raise
-    except Exception as error:
-        if any(said in type(error).__name__ for said in ("DataDependent", "DynamicOutputShape")):
-            return None
-        raise
+    except Exception:  # whatever torch and the user's code raise, which ran while it was traced
+        return None
     return alive.peak_bytes

@@ -50,7 +50,7 @@ INSTALLED = tuple(
     {sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
 """Where code is that is not the user's."""
-_NOT_WALKED = ("torch", "numpy", "builtins")
+_NOT_WALKED = ("torch", "numpy", "builtins", "hosim")
 _CALLED = ("forward", "backward", "setup_context", "__call__", "__getattr__", "__getitem__")
 """Methods that are called under no name of the user's."""
 
@@ -347,7 +347,7 @@ class Reached:
         elif isinstance(value, type):
             self._class(place, key, value, reads)
         else:
-            own = _attributes_of(value)
+            own = {} if type(value).__module__.startswith("hosim.") else _attributes_of(value)
             self._visit(place, key, own.get("__wrapped__"), reads)
             if reads and own:
                 self._namespace(place, key, value)
@@ -466,8 +466,9 @@ def _globals_of(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_own(function: types.FunctionType) -> bool:
-    """Return whether a function is the user's, and not of an installed package."""
-    return not function.__code__.co_filename.startswith(INSTALLED)
+    """Return whether a function is the user's, and not of an installed package or of hosim."""
+    is_hosims = str(function.__globals__.get("__name__")).startswith("hosim.")
+    return not (is_hosims or function.__code__.co_filename.startswith(INSTALLED))
 
 
 def _moved(slot: _Slot, now: Any) -> bool:
