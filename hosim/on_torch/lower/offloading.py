@@ -102,7 +102,8 @@ def offload(
         or, for another ``device``, on the CPU or on meta (with a ``loader``). It is never on the
         device as a whole: only what the plan has there.
     example_inputs
-        A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes.
+        A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes,
+        except those of a training step, which plans once for each.
     hardware
         A profile, its path, or the name of a shipped one.
     budget
