@@ -65,6 +65,9 @@ _ALLOCATIONS = {
 }
 """Ops that write nothing into the memory that they return."""
 
+_WRITE_STATISTICS = ("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm")
+"""Ops that, in training, write into their running statistics, which their schemas do not say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -295,6 +298,10 @@ def _written(
     schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[tuple[torch.Tensor, bool]]:
     """The arguments that an op writes, by its schema, and whether each is an ``out`` argument."""
+    if schema.name in _WRITE_STATISTICS:
+        given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | dict(kwargs)
+        names = ("running_mean", "running_var") if given.get("training") else ()
+        return [(t, False) for name in names for t in tensors((given.get(name),))]
     if not schema.is_mutable:
         return []
     written: list[tuple[torch.Tensor, bool]] = []

@@ -37,11 +37,12 @@ class AsCaptured:
         """Raise :class:`InputError` if the model is in another mode, has other members or hooks, or
         reaches other things.
         """
-        if _modes(self._model) != self._modes:
-            raise InputError(
-                "the model was captured in another mode (train or eval, autocast or none); switch "
-                "back to it, or offload it again"
-            )
+        for name, mode in _modes(self._model).items():
+            if mode != self._modes[name]:
+                raise InputError(
+                    f"the model was captured in another mode ({name}); switch back to it, or "
+                    "offload it again"
+                )
         for name, now, before in self._members:
             if now.keys() != before.keys() or any(
                 now[key] is not value for key, value in before.items()
@@ -62,8 +63,27 @@ class AsCaptured:
         )
 
 
-def _modes(model: torch.nn.Module) -> list[bool]:
-    return [is_autocast(), *(module.training for module in model.modules())]
+def _modes(model: torch.nn.Module) -> dict[str, object]:
+    """What torch asks of its modes and switches when it chooses ops and makes tensors."""
+    attention = torch.backends.cuda
+    return {
+        "train or eval": [module.training for module in model.modules()],
+        "autocast or none": [
+            torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind)
+            for kind in ("cpu", "cuda")
+        ],
+        "kernels of attention": (
+            attention.flash_sdp_enabled(),
+            attention.mem_efficient_sdp_enabled(),
+            attention.math_sdp_enabled(),
+            attention.cudnn_sdp_enabled(),
+            torch.backends.mha.get_fastpath_enabled(),
+        ),
+        "the default dtype": torch.get_default_dtype(),
+        "the default device": torch.get_default_device(),
+        "deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+        "hooks of saved tensors": bool(torch._C._autograd._top_saved_tensors_default_hooks(False)),
+    }
 
 
 def is_autocast() -> bool:

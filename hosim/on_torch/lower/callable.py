@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch.export import ExportedProgram
@@ -34,6 +34,7 @@ from hosim.on_torch.lower.devices import (
     origins,
     views,
 )
+from hosim.on_torch.lower.eager_peak import eager_peak_bytes
 from hosim.on_torch.lower.guard import Guard
 from hosim.on_torch.lower.insert import insert
 from hosim.on_torch.lower.python_state import python_state_kept, writes_undone_in
@@ -49,8 +50,10 @@ from hosim.on_torch.lower.two_traces import (
     settled,
     written,
 )
-from hosim.plain_text import counted
+from hosim.plain_text import counted, shown
 from hosim.result import Result
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ class Captured:
     optimizer's. ``constants`` are those of ``held`` that are the program's and not the model's, and
     ``load`` gives what tensors on meta have to contain. ``others`` are further tensors with the
     contents of those in ``held``. ``called`` is what ``torch.compile`` has made of the model.
-    ``reached`` is the state of Python that it was captured with.
+    ``reached`` is the state of Python that it was captured with. ``eager_peak_bytes`` is the peak of
+    a call without hosim, if it is known.
     """
 
     model: torch.nn.Module
@@ -78,6 +82,7 @@ class Captured:
     load: Loader | None = None
     others: tuple[torch.Tensor, ...] = ()
     called: torch.nn.Module | None = None
+    eager_peak_bytes: int | None = None
 
 
 class PlannedProgram:
@@ -99,6 +104,7 @@ class PlannedProgram:
         self.executor = Executor(self.lowered, hardware, device, result.budget_bytes)
         self.inputs = tuple(inputs)
         self._device = device
+        self._called = {one.placeholder: one.name or one.placeholder for one in program.givens}
         self._examples = {given.placeholder: given.value for given in program.givens}
         graph, tensor_of = program.graph, program.tensor_of
         written = {t for op in graph.ops for t in op.mutates}
@@ -122,7 +128,7 @@ class PlannedProgram:
         taken: set[int] = set()
         for name, value in values.items():
             if name not in unchecked:
-                _check_input(name, value, self._examples[name], moves)
+                _check_input(self._called[name], value, self._examples[name], moves)
             if isinstance(value, torch.Tensor):
                 if moves and name not in unchecked and not self._device.has(value):
                     value = self._moved(name, value)
@@ -136,7 +142,7 @@ class PlannedProgram:
         storage = value.untyped_storage()
         if storage._cdata in held:  # it may be empty, which crashes torch
             raise InputError(
-                f"input {name!r} is a tensor of the offloaded model; give a copy made before "
+                f"input {self._called[name]!r} is a tensor of the offloaded model; give a copy made before "
                 "offloading"
             )
         own = storage._cdata not in taken and self.fits(name, value)
@@ -145,7 +151,7 @@ class PlannedProgram:
             return value
         if name in self._written:
             raise InputError(
-                f"input {name!r} is written by the model, and is part of another tensor or has "
+                f"input {self._called[name]!r} is written by the model, and is part of another tensor or has "
                 "another layout; give a copy"
             )
         return self.copy(name, value)
@@ -153,7 +159,7 @@ class PlannedProgram:
     def _moved(self, name: str, value: torch.Tensor) -> torch.Tensor:
         if name in self._written:
             raise InputError(
-                f"input {name!r} is written by the model, and is not on "
+                f"input {self._called[name]!r} is written by the model, and is not on "
                 f"{self._device.torch_device}; give it there"
             )
         return self.on_device(value)
@@ -181,10 +187,22 @@ class PlannedProgram:
         ).copy_(torch.as_tensor(value))
 
     def copy(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """A copy with the layout of the example."""
-        return torch.empty_strided(
-            value.size(), self._examples[name].stride(), dtype=value.dtype, device=value.device
-        ).copy_(value)
+        """A copy with the layout of the example. Raises :class:`InputError` for a value that is not
+        expanded where the example is.
+        """
+        strides = self._examples[name].stride()
+        made = torch.empty_strided(value.size(), strides, dtype=value.dtype, device=value.device)
+        whole = made
+        for d, (step, size) in enumerate(zip(strides, value.shape, strict=True)):
+            if step == 0 and size > 1:
+                if value.stride(d) != 0:
+                    raise InputError(
+                        f"input {self._called[name]!r} was captured expanded along dimension {d}, "
+                        "and is not; expand it, or offload the model again"
+                    )
+                made, value = made.narrow(d, 0, 1), value.narrow(d, 0, 1)
+        made.copy_(value)
+        return whole
 
 
 class OffloadedModel:
@@ -235,7 +253,9 @@ class OffloadedModel:
 
     def _guard(self) -> None:
         """Guard the tensors until this is closed, or garbage collected."""
-        guard = Guard(self._captured.model, (*self._captured.held.values(), *self._captured.others))
+        captured = self._captured
+        tensors = *captured.held.values(), *captured.others
+        self._guarding = guard = Guard(captured.model, tensors, captured.reached)
         self._release = guard.release
         self._forgotten = weakref.finalize(self, _forgotten, self._running, guard)
         self._forgotten.atexit = False
@@ -265,6 +285,14 @@ class OffloadedModel:
         """
         assert self.result.allocator is not None
         return self.result.allocator.peak_allocated_bytes
+
+    @property
+    def eager_peak_bytes(self) -> int | None:
+        """The peak of a call without hosim, in bytes of tensors, by the lifetimes that Python gives
+        them; ``None`` where it is not known: the code looks at contents when it is not traced, is
+        compiled, or exchanges tensors with other processes.
+        """
+        return self._captured.eager_peak_bytes
 
     @property
     def memory(self) -> RunMemory:
@@ -371,7 +399,7 @@ def inference(
 
     Raises :class:`InputError` if it cannot be.
     """
-    args, kwargs = _arguments(example_inputs)
+    args, kwargs = _each_of_its_own(_arguments(example_inputs))
     if compiled is not None:
         compiled.require_cpu(device.torch_device)
     if is_autocast():
@@ -425,6 +453,9 @@ def inference(
         return list(values)
 
     called = None if compiled is None else compiled.module
+    eager_peak = None
+    if compiled is None:
+        eager_peak = _eager_peak(model, (args, kwargs), reached, device, kept)
 
     def result(results: tuple[Any, ...]) -> Any:
         return tree_unflatten(results, out_spec)
@@ -440,7 +471,33 @@ def inference(
         constants=constants,
         load=load,
         called=called,
+        eager_peak_bytes=eager_peak,
     )
+
+
+def _eager_peak(
+    model: torch.nn.Module,
+    inputs: tuple[tuple[Any, ...], dict[str, Any]],
+    reached: Reached,
+    device: Device,
+    kept: Sequence[Made],
+) -> int | None:
+    """The peak of a call of ``model`` without hosim and without gradients, if it is known."""
+    mode = TrueLayouts()
+    own = fakes(mode, model, device.torch_device)
+    args, kwargs = tree_map_only(
+        torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), inputs
+    )
+    with (
+        torch.no_grad(),
+        quiet(),
+        python_state_kept(model, reached, kept=kept),
+        writes_undone_in(model),
+        stand_ins(model, own),
+        mode,
+    ):
+        held = [*own.values(), args, kwargs]
+        return eager_peak_bytes(held, lambda: model(*args, **kwargs))
 
 
 def _exported(
@@ -490,12 +547,24 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
 
 
+def _each_of_its_own(inputs: T) -> T:
+    """Inputs of which no two are one tensor, which torch.export would take for one input."""
+    seen: set[int] = set()
+
+    def own(value: torch.Tensor) -> torch.Tensor:
+        is_first = id(value) not in seen
+        seen.add(id(value))
+        return value if is_first else value.detach().clone()
+
+    return cast(T, tree_map_only(torch.Tensor, own, inputs))
+
+
 def _check_input(name: str, value: Any, example: Any, moves: bool) -> None:
     if not isinstance(example, torch.Tensor):
         if value != example:
             raise InputError(
-                f"input {name!r} is {example!r} in the captured program, got {value!r}; offload "
-                "it again"
+                f"input {name!r} is {example!r} in the captured program, got {shown(value, 60)}; "
+                "offload it again"
             )
         return
     if (

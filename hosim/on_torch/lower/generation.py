@@ -164,7 +164,9 @@ class OffloadedGenerator(OffloadedModel):
 
     def _captured_forward(self, leaves: Sequence[Any], spec: TreeSpec, cache: Any) -> _Program:
         name = f"{self.program.graph.name}: generate {len(self._programs) + 1}"
-        traced = _traced(self._twin, self._by_id, self._whole.program, leaves, spec, cache, name)
+        whole = self._whole.program
+        with self._guarding.as_before():
+            traced = _traced(self._twin, self._by_id, whole, leaves, spec, cache, name)
         program = at_home(
             traced.program,
             [self._whole, *(one.planned for one in self._programs.values())],

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from types import FunctionType
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from hosim.errors import InputError
+from hosim.on_torch.lower.held_contents import MISSING
+from hosim.on_torch.lower.reached_state import Reached
 from hosim.on_torch.lower.sharded_tensors import local, sharded_modules
 
 _ANSWERED = (
@@ -85,18 +89,56 @@ class Lost(GuardedTensor):
     )
 
 
-class Guard:
-    """Guards ``model`` and ``tensors`` until it is released."""
+class NotKept(GuardedTensor):
+    """Mixed into the class of what stands for an object that code kept while it was captured."""
 
-    def __init__(self, model: torch.nn.Module, tensors: Iterable[torch.Tensor]) -> None:
+    reason = (
+        "the model or its loss keeps this anew at each call, which a captured program does not: "
+        "return it from the model"
+    )
+
+    @classmethod
+    def __torch_function__(
+        cls, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Raise :class:`InputError`."""
+        raise InputError(cls.reason)
+
+    def __repr__(self, **_: Any) -> str:
+        return "<kept at the capture alone>"
+
+
+_AS_IT_IS = (type(None), bool, int, float, str, torch.Size, torch.dtype, type, FunctionType)
+"""What code may keep at each call without a difference between one call and the next."""
+
+
+class Guard:
+    """Guards ``model`` and ``tensors`` until it is released.
+
+    What code left under names while it was ``reached`` by the capture is there until then: numbers
+    as they are, and for all else something that refuses to be used.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        tensors: Iterable[torch.Tensor],
+        reached: Reached | None = None,
+    ) -> None:
+        self._left = []
+        for holder, name, value in reached.leaves if reached is not None else ():
+            shown = value if isinstance(value, _AS_IT_IS) else _not_kept()
+            self._left.append((holder, name, holder.get(name, MISSING), shown))
+            assert reached is not None
+            reached.take(holder, name, shown)
+        self._show()
         guarded = {
             id(module): module
             for module in (model, *(module for module, _ in sharded_modules(model)))
         }
-        self._hooks = [
-            module.register_forward_pre_hook(_refuse, prepend=True) for module in guarded.values()
-        ]
-        self._hooks.append(model.register_load_state_dict_pre_hook(_refuse))
+        self._modules = list(guarded.values())
+        self._hooks = self._refusing()
+        self._loading = model.register_load_state_dict_pre_hook(_refuse)
         self._guarded: list[tuple[Any, Any]] = [
             (tensor, type(tensor)) for tensor in {id(tensor): tensor for tensor in tensors}.values()
         ]
@@ -105,13 +147,48 @@ class Guard:
 
     def release(self) -> None:
         """Give all tensors their classes back, except those that have lost their bytes."""
-        for hook in self._hooks:
+        for hook in (*self._hooks, self._loading):
             hook.remove()
         for tensor, kind in self._guarded:
             own = local(tensor)
             is_lost = own.numel() and not own.untyped_storage().nbytes()
             tensor.__class__ = _kind(kind, Lost) if is_lost else kind
         self._guarded = []
+        self._hide()
+        self._left = []
+
+    @contextmanager
+    def as_before(self) -> Iterator[None]:
+        """Within, what code left is not there, and the model may be called."""
+        self._hide()
+        for hook in self._hooks:
+            hook.remove()
+        try:
+            yield
+        finally:
+            self._hooks = self._refusing()
+            self._show()
+
+    def _refusing(self) -> list[RemovableHandle]:
+        return [module.register_forward_pre_hook(_refuse, prepend=True) for module in self._modules]
+
+    def _show(self) -> None:
+        for holder, name, _, shown in self._left:
+            holder[name] = shown
+
+    def _hide(self) -> None:
+        for holder, name, before, shown in self._left:
+            if holder.get(name, MISSING) is shown:
+                if before is MISSING:
+                    del holder[name]
+                else:
+                    holder[name] = before
+
+
+def _not_kept() -> torch.Tensor:
+    made = torch.empty(0)
+    made.__class__ = _kind(torch.Tensor, NotKept)
+    return made
 
 
 def require_free(model: Any) -> None:

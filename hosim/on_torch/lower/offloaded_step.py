@@ -5,8 +5,8 @@ Imports torch.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from types import MethodType
 from typing import Any
@@ -30,6 +30,7 @@ from hosim.on_torch.lower.step_parts import (
 )
 from hosim.on_torch.lower.tiers import Device, resizable
 from hosim.on_torch.lower.training import Loss, TrainingStep, capture_training
+from hosim.plain_text import shown
 from hosim.result import Result
 
 _BACKWARD, _ACCUMULATE, _UPDATE = "backward", "accumulate", "update"
@@ -37,11 +38,26 @@ _BACKWARD, _ACCUMULATE, _UPDATE = "backward", "accumulate", "update"
 
 @dataclass(frozen=True)
 class CapturedTraining(Captured):
-    """A captured step with its optimizer. ``named`` returns a call's inputs by placeholder."""
+    """A captured step with its optimizer. ``named`` returns a call's inputs by placeholder, and
+    ``example`` has those of the capture by name.
+    """
 
     step: TrainingStep | None = None
     optimizer: Any = None
     named: Callable[..., dict[str, Any]] = dict
+    example: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """A step for inputs of some sizes: ``named`` returns a call's inputs by placeholder, ``whole``
+    is the step under its plan, and ``parts`` are those that have run by themselves.
+    """
+
+    step: TrainingStep
+    named: Callable[..., dict[str, Any]]
+    whole: PlannedProgram
+    parts: dict[str, PlannedProgram]
 
 
 class OffloadedStep(OffloadedModel):
@@ -67,21 +83,59 @@ class OffloadedStep(OffloadedModel):
         for views in by_storage.values():
             resizable(views)  # now, while they are not guarded
         assert captured.step is not None
+        self._inputs = captured.example
         self._optimizer = captured.optimizer
         self._replaced = self._optimizer.__dict__.get("step")
         super().__init__(captured, plan, result, hardware, device)
-        self._step = captured.step
         self._learned = captured.step.parts.learned
-        self._named = captured.named
         self._hardware = hardware
         self._planner = planner
-        self._planned: dict[str, PlannedProgram] = {}
+        self._now = _Sized(captured.step, captured.named, self._whole, {})
+        self._sized = {_sizes(captured.example): self._now}
         self._optimizer.step = _step_through(self, self._optimizer)
 
     @property
     def parts(self) -> Mapping[str, Result]:
-        """The replay, in program order, of each part that has run by itself."""
-        return {name: planned.result for name, planned in self._planned.items()}
+        """The replay, in program order, of each part that has run by itself, for inputs of the
+        sizes that were last given.
+        """
+        return {name: planned.result for name, planned in self._now.parts.items()}
+
+    @property
+    def sizes(self) -> Mapping[tuple[Any, ...], Result]:
+        """The replay of the whole step for each sizes of inputs that were given, by these."""
+        return {sizes: one.whole.result for sizes, one in self._sized.items()}
+
+    def _for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Sized:
+        """The step for inputs of these sizes, captured and planned at their first call."""
+        given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
+        sizes = _sizes(given)
+        first = next(iter(self._sized.values()))
+        may_resize = first.step.resized is not None and sizes not in self._sized
+        if may_resize and _differ_in_size_alone(self._inputs, given):
+            self._require_as_captured()
+            self._sized[sizes] = self._resized(first, given)
+        self._now = self._sized.get(sizes, first)
+        return self._now
+
+    def _resized(self, first: _Sized, given: Mapping[str, Any]) -> _Sized:
+        title = f"{self.program.graph.name}: {len(self._sized) + 1}"
+        assert first.step.resized is not None
+        with self._guarding.as_before():
+            step = first.step.resized(given, title)
+        own = {one.placeholder for one in step.program.givens if one.own}
+        if own != self._captured.held.keys() or step.constants:
+            raise InputError(
+                "the step holds other tensors for inputs of these sizes; give inputs of the sizes "
+                "that it was captured with, or offload it again"
+            )
+        planned = [one.whole for one in self._sized.values()]
+        program = at_home(step.program, planned, self._hardware.device_tier)
+        plan, result = self._planner(program.graph)
+        names = [one.placeholder for one in program.givens if one.placeholder not in own]
+        device = self.executor.device
+        whole = PlannedProgram(program, plan, result, self._hardware, device, names)
+        return _Sized(step, _namer(step, self._inputs, names), whole, {})
 
     def backward(self, *args: Any, gradient: Any = None, **kwargs: Any) -> torch.Tensor:
         """Forward and backward for these inputs: returns the loss, and leaves each parameter its
@@ -113,7 +167,11 @@ class OffloadedStep(OffloadedModel):
                 "zero_grad() first"
             )
         if not any((*_hooks_before(self._optimizer), *_hooks_after(self._optimizer))):
-            return super()._call(*args, **kwargs)
+            now = self._for(args, kwargs)
+            self._require_as_captured()
+            values = {**_settings(now.step), **now.named(*args, **kwargs)}
+            given = [values[name] for name in now.whole.inputs]
+            return self._captured.result(self._run(now.whole, given))
         loss = self._backward(None, *args, **kwargs)
         self._update()
         for p in self._learned:
@@ -129,9 +187,10 @@ class OffloadedStep(OffloadedModel):
                     f"parameter {name!r} is not the optimizer's, so that it would get no "
                     "gradient: first requires_grad_(False)"
                 )
-        values = self._named(*args, **kwargs)
-        there = [n for n in self._step.parts.gradients if self._learned[n].grad is not None]
-        if there and len(there) < len(self._step.parts.gradients):
+        now = self._for(args, kwargs)
+        values = now.named(*args, **kwargs)
+        there = [n for n in self._now.step.parts.gradients if self._learned[n].grad is not None]
+        if there and len(there) < len(self._now.step.parts.gradients):
             raise InputError(
                 "some parameters have gradients already and others have none: call zero_grad() "
                 "first"
@@ -156,21 +215,21 @@ class OffloadedStep(OffloadedModel):
             if own is not values[gradient_input(n)]:
                 own.copy_(values[gradient_input(n)])
         seen = set()
-        for n, made_one in zip(self._step.parts.gradients, made, strict=False):
+        for n, made_one in zip(self._now.step.parts.gradients, made, strict=False):
             storage = made_one.untyped_storage()._cdata
             made_one = made_one.clone() if storage in seen else made_one
             made_one = device.to_host(made_one) if self._is_elsewhere else made_one
             self._learned[n].grad = sharded_like(self._learned[n], made_one)
             seen.add(storage)
-        if self._step.exchanges is not None:
-            self._step.exchanges.ended()
+        if self._now.step.exchanges is not None:
+            self._now.step.exchanges.ended()
         assert isinstance(loss, torch.Tensor)
         return loss
 
     def _require_as_captured(self) -> None:
         super()._require_as_captured()
-        if self._step.exchanges is not None:
-            self._step.exchanges.ready()
+        if self._now.step.exchanges is not None:
+            self._now.step.exchanges.ready()
 
     def _update(self) -> None:
         optimizer = self._optimizer
@@ -183,7 +242,7 @@ class OffloadedStep(OffloadedModel):
             getattr(optimizer, "found_inf", None),
         )
         if gradients and not (skipped is not None and skipped.item()):
-            if set(gradients) != set(self._step.parts.gradients):
+            if set(gradients) != set(self._now.step.parts.gradients):
                 raise InputError(
                     "the parameters with gradients are not those of the captured step; call "
                     "backward() first"
@@ -193,7 +252,7 @@ class OffloadedStep(OffloadedModel):
                     raise InputError("call unscale_(optimizer) of the GradScaler before its step")
                 torch._foreach_div_(list(gradients.values()), scale)
             part = self._part(_UPDATE)
-            values = dict(zip(self._step.settings, self._step.settings_now(), strict=True))
+            values = _settings(self._now.step)
             for n, gradient in gradients.items():
                 values[gradient_input(n)] = (
                     gradient if self.executor.device.has(gradient) else part.on_device(gradient)
@@ -207,16 +266,16 @@ class OffloadedStep(OffloadedModel):
         """A part under its plan. Tensors that others have below the device tier between runs begin
         there, so that they need not move.
         """
-        if name not in self._planned:
+        if name not in self._now.parts:
             title = f"{self.program.graph.name}: {name}"
-            parts = self._step.parts
+            parts = self._now.step.parts
             program = (
                 update_part(parts, title)
                 if name == _UPDATE
                 else backward_part(parts, title, accumulate=name == _ACCUMULATE)
             )
             program = at_home(
-                program, [self._whole, *self._planned.values()], self._hardware.device_tier
+                program, [self._now.whole, *self._now.parts.values()], self._hardware.device_tier
             )
             plan, result = self._planner(program.graph)
             inputs = [
@@ -224,10 +283,10 @@ class OffloadedStep(OffloadedModel):
                 for one in program.givens
                 if one.placeholder not in self._captured.held
             ]
-            self._planned[name] = PlannedProgram(
+            self._now.parts[name] = PlannedProgram(
                 program, plan, result, self._hardware, self.executor.device, inputs
             )
-        return self._planned[name]
+        return self._now.parts[name]
 
     def close(self) -> None:
         """Move every tensor back into the model and the optimizer, and release memory and files."""
@@ -288,30 +347,10 @@ def training(
         if value is not None and one.placeholder not in settings
     }
     names = tuple(one.placeholder for one in step.program.givens if one.placeholder not in held)
-    own = [name for name in names if name not in settings]
-
-    def named(*args: Any, **kwargs: Any) -> dict[str, Any]:
-        given = {**dict(zip(inputs, args, strict=False)), **kwargs}
-        if set(given) != set(inputs) or len(args) > len(inputs):
-            raise InputError(
-                f"expected the inputs {', '.join(inputs)}, got {', '.join(given) or 'none'}"
-            )
-        for key in step.inputs:
-            if isinstance(given[key], torch.Tensor) and given[key].requires_grad:
-                raise InputError(
-                    f"input {key!r} requires a gradient, which a captured step would not give it; "
-                    "detach() it"
-                )
-        for key in set(inputs) - set(step.inputs):
-            if given[key] is not inputs[key] and given[key] != inputs[key]:
-                raise InputError(
-                    f"input {key!r} is {inputs[key]!r} in the captured step, got {given[key]!r}; "
-                    "offload it again"
-                )
-        return dict(zip(own, (given[key] for key in step.inputs), strict=True))
+    named = _namer(step, inputs, names)
 
     def flat(*args: Any, **kwargs: Any) -> list[Any]:
-        values = dict(zip(step.settings, step.settings_now(), strict=True)) | named(*args, **kwargs)
+        values = _settings(step) | named(*args, **kwargs)
         return [values[name] for name in names]
 
     def result(results: tuple[Any, ...]) -> Any:
@@ -337,9 +376,72 @@ def training(
         constants,
         others=(*sharded, *behind(model)),
         called=None if compiled is None else compiled.module,
+        eager_peak_bytes=step.eager_peak_bytes,
         step=step,
         optimizer=optimizer,
         named=named,
+        example={
+            key: value.new_empty(()).expand(value.shape)
+            if isinstance(value, torch.Tensor)
+            else value
+            for key, value in inputs.items()
+        },
+    )
+
+
+def _namer(
+    step: TrainingStep, inputs: Mapping[str, Any], names: Sequence[str]
+) -> Callable[..., dict[str, Any]]:
+    """Return what gives a call's inputs by placeholder, for a step captured with ``inputs``, whose
+    placeholders besides what it holds are ``names``.
+    """
+    own = [name for name in names if name not in step.settings]
+
+    def named(*args: Any, **kwargs: Any) -> dict[str, Any]:
+        given = {**dict(zip(inputs, args, strict=False)), **kwargs}
+        if set(given) != set(inputs) or len(args) > len(inputs):
+            raise InputError(
+                f"expected the inputs {', '.join(inputs)}, got {', '.join(given) or 'none'}"
+            )
+        for key in step.inputs:
+            if isinstance(given[key], torch.Tensor) and given[key].requires_grad:
+                raise InputError(
+                    f"input {key!r} requires a gradient, which a captured step would not give it; "
+                    "detach() it"
+                )
+        for key in set(inputs) - set(step.inputs):
+            if given[key] is not inputs[key] and given[key] != inputs[key]:
+                raise InputError(
+                    f"input {key!r} is {shown(inputs[key], 60)} in the captured step, got "
+                    f"{shown(given[key], 60)}; offload it again"
+                )
+        return dict(zip(own, (given[key] for key in step.inputs), strict=True))
+
+    return named
+
+
+def _settings(step: TrainingStep) -> dict[str, Any]:
+    """The optimizer's settings as they are now, by placeholder."""
+    return dict(zip(step.settings, step.settings_now(), strict=True))
+
+
+def _sizes(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The sizes of the tensors among inputs, by name."""
+    return tuple(
+        (key, tuple(value.shape))
+        for key, value in sorted(inputs.items())
+        if isinstance(value, torch.Tensor)
+    )
+
+
+def _differ_in_size_alone(example: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Return whether inputs have the example's names, types and devices."""
+    return example.keys() == given.keys() and all(
+        isinstance(given[key], torch.Tensor)
+        and (given[key].dtype, given[key].device) == (value.dtype, value.device)
+        if isinstance(value, torch.Tensor)
+        else not isinstance(given[key], torch.Tensor)
+        for key, value in example.items()
     )
 
 

@@ -102,12 +102,15 @@ def offload(
         or, for another ``device``, on the CPU or on meta (with a ``loader``). It is never on the
         device as a whole: only what the plan has there.
     example_inputs
-        A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes.
+        A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes,
+        except those of a training step, which plans once for each.
     hardware
         A profile, its path, or the name of a shipped one.
     budget
         Device memory that the program may use: bytes, a size (``"12 GiB"``), a share of the
-        resident peak (``"75%"`` or 0.75), or ``None`` for all of it.
+        peak of a call without hosim (``"75%"`` or 0.75), or ``None`` for all of it. Where that
+        peak is not known (``eager_peak_bytes``), it is a share of the program's peak with
+        everything resident.
     optimizer
         Makes each call a whole training step, which updates parameters and states in place and
         returns the loss. Without it a call is inference, without gradients, and returns what the
@@ -192,7 +195,10 @@ def offload(
                     compiled,
                 )
         graph = captured.program.graph
-        budget_bytes = read_budget(budget).of(graph, machine)[1]
+        wanted, alone = read_budget(budget), captured.eager_peak_bytes
+        if wanted.share is not None and alone is not None:
+            wanted = replace(wanted, share=None, wanted_bytes=int(alone * wanted.share))
+        budget_bytes = wanted.of(graph, machine)[1]
         check = rule_of(runs_on.allocator)
 
         def planner(part: Graph) -> tuple[Plan, Result]:

@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hosim.errors import InputError
 from hosim.importers.torch_programs import quiet
+from hosim.on_torch.lower.held_contents import is_plain
 
 _NUMBERS = (
     *("float", "number", "Tensor", "Optional[float]", "Optional[number]", "Optional[Tensor]"),
@@ -70,7 +71,7 @@ class Update:
 
         Raises :class:`InputError` for an optimizer that counts in numbers of its own.
         """
-        twin = copy.copy(self._optimizer)
+        twin = twin_of(self._optimizer)
         twin.param_groups = [
             {
                 key: [self._fakes[id(p)] for p in value] if key == "params" else self._faked(value)
@@ -156,6 +157,13 @@ class Update:
         return calls
 
 
+def twin_of(optimizer: torch.optim.Optimizer) -> Any:
+    """An optimizer with the attributes of another, its own ones too, which torch's copy forgets."""
+    twin = object.__new__(type(optimizer))
+    vars(twin).update(vars(optimizer))
+    return twin
+
+
 def step_alone(optimizer: torch.optim.Optimizer) -> None:
     """Step an optimizer without calling hooks, of its own or of all optimizers."""
     step: Callable[..., Any] = type(optimizer).step
@@ -166,7 +174,7 @@ def step_alone(optimizer: torch.optim.Optimizer) -> None:
 def settings_of(
     optimizer: torch.optim.Optimizer,
 ) -> tuple[list[dict[str, Any]], list[list[int]], list[int]]:
-    """The optimizer's settings by group, the parameters by group, and the tensors that are states;
+    """The optimizer's settings by group and its own, the parameters by group, and the tensors that are states;
     tensors by their address.
     """
     groups = [
@@ -184,7 +192,18 @@ def settings_of(
         for value in state.values()
         if isinstance(value, torch.Tensor)
     ]
-    return groups, parameters, states
+    return [*groups, _own_of(optimizer)], parameters, states
+
+
+def _own_of(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """The attributes of an optimizer of the user's that are numbers, texts and lists of them."""
+    if type(optimizer).__module__.partition(".")[0] == "torch":
+        return {}
+    return {
+        key: copy.copy(value)
+        for key, value in vars(optimizer).items()
+        if key != "_opt_called" and is_plain(value)
+    }
 
 
 def tensor_settings(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
@@ -213,7 +232,7 @@ def _kept(optimizer: torch.optim.Optimizer) -> list[Any]:
         for state in optimizer.state.values()
         if state
     ]
-    return [storages, states]
+    return [storages, states, _own_of(optimizer)]
 
 
 def _counts(target: Any) -> bool:

@@ -4,9 +4,13 @@ program would not do. Imports torch.
 
 from __future__ import annotations
 
+import builtins
+import io
 import random
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from types import FrameType
 from typing import Any
 
 import numpy
@@ -22,9 +26,10 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 
 from hosim.errors import InputError
-from hosim.on_torch.lower.reached_state import OF_MODULES, Made, Reached
+from hosim.on_torch.lower.reached_state import INSTALLED, OF_MODULES, Made, Reached
 
 _TRACED = (FakeTensor, FunctionalTensor)
+_NOT_THE_USERS = (*INSTALLED, "<frozen ")
 
 
 @contextmanager
@@ -37,13 +42,14 @@ def python_state_kept(
     """Trace a model within, by calling it or ``called``: afterwards what is ``reached`` and the
     random generators are as before.
 
-    Gives the tensors that forward keeps where none was, once it has ended; within, those ``kept``
+    Gives the tensors and numbers that forward keeps where none was, once it has ended; within, those ``kept``
     by a trace before are there. Raises :class:`InputError` if the code has changed a number or what
     is in a container, has read a tensor among the attributes and then replaced it, has seeded
     torch's generator, or has drawn from another one.
     """
     had = [(place, module, dict(vars(module))) for place, module in reached.modules.values()]
     generators = _Generators()
+    opened: list[str] = []
     reads = _Reads(
         {
             id(t)
@@ -66,6 +72,9 @@ def python_state_kept(
             for key, value in known.items():
                 if key not in OF_MODULES and reads.are_replaced(value, vars(module).get(key)):
                     changed.append(f"{place} changes its {key!r} at each call")
+        for box, key, value in kept:
+            if isinstance(value, (int, float, str)) and box.get(key) not in (None, value):
+                changed.append(f"the model changes its {key!r} at each call")
         made.extend(
             one
             for one in reached.made()
@@ -76,22 +85,55 @@ def python_state_kept(
         look
     )  # now, because torch.export sets attributes back
     try:
-        with reads if reads.watched and called in (None, model) else nullcontext():
+        is_traced_alone = called in (None, model)  # torch.compile opens files of its own
+        with (
+            reads if reads.watched and is_traced_alone else nullcontext(),
+            _files_noted(opened) if is_traced_alone else nullcontext(),
+        ):
             yield made
     finally:
         handle.remove()
         look()
+        changed[:0] = generators.restored()  # a walk may have found them by another name
+        reached.leaves = reached.left()
         reached.restore()
         for _, module, known in had:
             vars(module).clear()
             vars(module).update(known)
-        changed += generators.restored()
+    if opened:
+        raise InputError(
+            f"the model or its loss opens {opened[0]!r}, whose contents the captured program would "
+            "keep; read it outside, and give them as an input"
+        )
     if changed:
         raise InputError(
             f"{changed[0]}, which a captured program would not do again; keep numbers and tensors "
             "in buffers that forward writes into, "
             "and draw with torch"
         )
+
+
+@contextmanager
+def _files_noted(names: list[str]) -> Iterator[None]:
+    """Within, ``names`` gets each file that the user's code opens, by itself or by a package; torch
+    opens files of its own.
+    """
+    opens = builtins.open
+
+    def noting(file: Any, *args: Any, **kwargs: Any) -> Any:
+        calling: FrameType | None = sys._getframe(1)
+        while calling is not None and calling.f_code.co_filename.startswith(_NOT_THE_USERS):
+            is_torchs = calling.f_globals.get("__name__", "").partition(".")[0] == "torch"
+            calling = None if is_torchs else calling.f_back
+        if calling is not None:
+            names.append(str(file))
+        return opens(file, *args, **kwargs)
+
+    builtins.open = io.open = noting
+    try:
+        yield
+    finally:
+        builtins.open = io.open = opens
 
 
 @contextmanager

@@ -12,55 +12,52 @@ differs between two traces of the same step, which are compared
 
 from __future__ import annotations
 
-import enum
+import builtins
+import dis
 import functools
-import random
+import operator
 import sys
 import sysconfig
 import types
-import zlib
+import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterator, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from hosim.on_torch.lower.held_contents import (
+    BOXES,
+    DEPTH,
+    MANY,
+    MISSING,
+    PLAIN,
+    WITHOUT_ITEMS,
+    copied,
+    other_contents,
+    plain,
+    refill,
+)
 
 OF_MODULES = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has: its parameters, buffers and hooks are looked after
 elsewhere.
 """
 
-_PLAIN = (
-    *(type(None), bool, int, float, complex, str, bytes, enum.Enum, numpy.generic),
-    *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
-)
-_DRAWING = (
-    numpy.random.Generator,
-    numpy.random.RandomState,
-    numpy.random.BitGenerator,
-    random.Random,
-    torch.Generator,
-)
-_BOXES = (list, MutableMapping, set, deque, bytearray, numpy.ndarray, *_DRAWING)
-_MISSING = object()
-_MANY = 10_000
-"""For a container with more items only their number is watched."""
-_DEPTH = 6
-"""How deep in one another containers are compared; below, an object counts by which one it is."""
-_INSTALLED = tuple(
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
+INSTALLED = tuple(
     {sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-_NOT_WALKED = ("torch", "numpy", "builtins")
+"""Where code is that is not the user's."""
+_NOT_WALKED = ("torch", "numpy", "builtins", "hosim")
 _CALLED = ("forward", "backward", "setup_context", "__call__", "__getattr__", "__getitem__")
 """Methods that are called under no name of the user's."""
 
 
-Made = tuple[MutableMapping[Any, Any], Any, torch.Tensor]
-"""A dictionary or the attributes of a module, the name in it, and the tensor that is kept there
-since the capture began.
+Made = tuple[MutableMapping[Any, Any], Any, Any]
+"""A dictionary or the attributes of a module, the name in it, and the tensor or number that is kept
+there since the capture began.
 """
 
 
@@ -85,17 +82,19 @@ class _Slot:
             try:
                 return self.holder.cell_contents
             except ValueError:
-                return _MISSING
+                return MISSING
         if isinstance(self.holder, (dict, type)):
             named = self.holder if isinstance(self.holder, dict) else vars(self.holder)
-            return named.get(self.name, _MISSING)
-        return getattr(self.holder, self.name, _MISSING)
+            return named.get(self.name, MISSING)
+        return getattr(self.holder, self.name, MISSING)
 
     def restore(self) -> None:
         if self.now() is self.before:
             return
         if isinstance(self.holder, types.CellType):
             self.holder.cell_contents = self.before
+        elif self.before is MISSING:
+            self.holder.pop(self.name, None)
         elif isinstance(self.holder, dict):
             self.holder[self.name] = self.before
         else:
@@ -113,17 +112,31 @@ class _Contents:
     reads: bool
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Namespace:
+    """An object of a class, and the attributes that it had."""
+
+    place: str
+    key: str
+    owner: Any
+    kind: type
+    before: frozenset[str]
+
+
 class Reached:
     """The objects that ``model`` and ``functions`` (by what to call each) reach now. ``modules``
     are those of the model and of the functions.
     """
 
     def __init__(self, model: torch.nn.Module, functions: dict[str, Any]) -> None:
+        self.leaves: list[Made] = []
+        """What the last trace left (:meth:`left`)."""
         self._names: set[str] = set()
         while True:
             known = len(self._names)
             self._slots: dict[tuple[int, str], _Slot] = {}
             self._contents: dict[int, _Contents] = {}
+            self._namespaces: list[_Namespace] = []
             self._seen: dict[Any, Any] = {}
             self._outside = set(functions)
             self.modules: dict[int, tuple[str, torch.nn.Module]] = {}
@@ -152,12 +165,21 @@ class Reached:
                 if moved:
                     return slot.place, slot.key
         for one in self._contents.values():
-            if (one.reads or by_forward) and _other_contents(one, by_forward):
+            if (one.reads or by_forward) and other_contents(one.box, one.before, by_forward):
                 return one.place, one.key
+        for space in () if by_forward else self._namespaces:
+            if type(space.owner) is not space.kind:
+                return space.place, f"{space.key}.__class__" if space.key else "__class__"
+            if not vars(space.owner).keys() <= space.before:
+                added = (vars(space.owner).keys() - space.before) & {*self._names, *_CALLED}
+                if added:
+                    return space.place, f"{space.key}.{min(added)}" if space.key else min(added)
         return None
 
     def made(self) -> list[Made]:
-        """Tensors that are kept now where none was, with the dictionary and the name."""
+        """Tensors and numbers that are kept now where none was, with the dictionary and the
+        name.
+        """
         nones = [
             one
             for one in self._slots.values()
@@ -168,22 +190,50 @@ class Reached:
             for one in nones
             if isinstance(now := one.now(), torch.Tensor)
         ]
-        known = {(id(one.holder), one.name) for one in self._slots.values()}
-        boxes: list[tuple[MutableMapping[Any, Any], Container[Any]]]
-        boxes = [
-            (one.box, one.before)
-            for one in self._contents.values()
-            if isinstance(one.before, dict) and isinstance(one.box, MutableMapping)
-        ]
-        boxes += [(vars(module), OF_MODULES) for _, module in self.modules.values()]
-        for box, before in boxes:
-            added = [
-                (key, value)
-                for key, value in box.items()
-                if key not in before and (id(box), key) not in known
+        for box, before in self._named_boxes():
+            found += [
+                (box, key, box[key])
+                for key in box.keys() - before
+                if isinstance(box[key], (torch.Tensor, *PLAIN))
             ]
-            found += [(box, key, value) for key, value in added if isinstance(value, torch.Tensor)]
         return found
+
+    def left(self) -> list[Made]:
+        """What code has just left under names: each that holds another object than before, and each
+        new one, with what it holds.
+        """
+        found: list[Made] = [
+            (one.holder, one.name, now)
+            for one in self._slots.values()
+            if isinstance(one.holder, dict)
+            and (now := one.now()) is not one.before
+            and now is not MISSING
+        ]
+        for box, before in self._named_boxes():
+            found += [(box, key, box[key]) for key in box.keys() - before]
+        unique = {(id(box), key): (box, key, value) for box, key, value in found}
+        return list(unique.values())
+
+    def take(self, holder: MutableMapping[Any, Any], name: Any, value: Any) -> None:
+        """Take it that a name holds this from now on."""
+        slot = self._slots.get((id(holder), name))
+        if slot is not None:
+            self._slots[id(holder), name] = replace(slot, before=value, plain=plain(value))
+        contents = self._contents.get(id(holder))
+        if contents is not None and isinstance(contents.before, dict):
+            contents.before[name] = value
+        self._namespaces = [
+            replace(one, before=one.before | {name}) if vars(one.owner) is holder else one
+            for one in self._namespaces
+        ]
+
+    def _named_boxes(self) -> Iterator[tuple[MutableMapping[Any, Any], Collection[Any]]]:
+        """Each dictionary and each object's attributes, with the names that were there."""
+        for one in self._contents.values():
+            if isinstance(one.before, dict) and isinstance(one.box, MutableMapping):
+                yield one.box, one.before.keys()
+        for space in self._namespaces:
+            yield vars(space.owner), space.before
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
         """Return the place where a tensor, or one that shares its storage, was found."""
@@ -224,8 +274,11 @@ class Reached:
 
     def restore(self) -> None:
         """Put everything back."""
+        for space in self._namespaces:
+            for key in vars(space.owner).keys() - space.before:
+                del vars(space.owner)[key]
         for one in self._contents.values():
-            _refill(one.box, one.before)
+            refill(one.box, one.before)
         for slot in self._slots.values():
             slot.restore()
 
@@ -236,12 +289,12 @@ class Reached:
         found = self._slots.get((id(holder), name))
         if found is None or (reads and not found.reads):
             self._slots[id(holder), name] = _Slot(
-                place, key, holder, name, value, _plain(value), reads
+                place, key, holder, name, value, plain(value), reads
             )
             self._visit(place, key, value, reads)
 
     def _visit(self, place: str, key: str, value: Any, reads: bool) -> None:
-        if isinstance(value, (*_PLAIN, torch.Tensor)):
+        if isinstance(value, (*PLAIN, torch.Tensor)):
             return
         if isinstance(value, (tuple, frozenset)):
             for i, one in enumerate(value):
@@ -251,8 +304,8 @@ class Reached:
         if seen is not None and (seen[1] or not reads):
             return
         self._seen[id(value)] = value, reads
-        if isinstance(value, _BOXES):
-            self._contents[id(value)] = _Contents(place, key, value, _copied(value), reads)
+        if isinstance(value, BOXES):
+            self._contents[id(value)] = _Contents(place, key, value, copied(value), reads)
             items = (
                 value.items()
                 if isinstance(value, MutableMapping)
@@ -260,7 +313,7 @@ class Reached:
                 if isinstance(value, (list, deque))
                 else ()
             )
-            if not isinstance(value, (numpy.ndarray, *_DRAWING)) and len(value) <= _MANY:
+            if not isinstance(value, WITHOUT_ITEMS) and len(value) <= MANY:
                 for name, one in list(items):
                     self._visit(place, f"{key}[{name!r}]", one, reads)
         elif isinstance(value, torch.nn.Module):
@@ -271,25 +324,34 @@ class Reached:
         elif isinstance(value, types.MethodType):
             self._visit(place, key, value.__func__, reads)
             self._visit(place, key or "self", value.__self__, reads)
+        elif isinstance(value, weakref.ref):
+            self._visit(place, key, value(), reads)
         elif isinstance(value, functools.partial):
             for part in (value.func, value.args, value.keywords):
                 self._visit(place, key, part, reads)
+        elif isinstance(value, _GETTERS):
+            for name in value.__reduce__()[1]:
+                self._names |= {*name.split(".")} if isinstance(name, str) else set()
         elif isinstance(value, types.ModuleType):
-            is_pythons = (
-                value.__name__ in sys.stdlib_module_names
-            )  # of which only the environment counts
+            counts: tuple[type, ...] = (object,)
+            if value.__name__ in sys.stdlib_module_names:
+                counts = (MutableMapping,)  # only the environment counts
+            elif value.__name__.partition(".")[0] in _NOT_WALKED:
+                counts = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
             named = {
-                k: v
-                for k, v in vars(value).items()
-                if not is_pythons or isinstance(v, MutableMapping)
+                name
+                for name in self._names & vars(value).keys()
+                if issubclass(type(vars(value)[name]), counts)
             }
-            self._attributes(place, key, vars(value), value.__name__, reads, named)
+            self._attributes(place, key, vars(value), reads, named)
         elif isinstance(value, type):
             self._class(place, key, value, reads)
         else:
-            self._attributes(
-                place, key, getattr(value, "__dict__", {}), type(value).__module__, reads
-            )
+            own = {} if type(value).__module__.startswith("hosim.") else _attributes_of(value)
+            self._visit(place, key, own.get("__wrapped__"), reads)
+            if reads and own:
+                self._namespace(place, key, value)
+                self._attributes(place, key, own, reads, own)
             self._class(place, key, type(value), reads)
             for name in sorted(self._names) if reads else ():
                 if isinstance(
@@ -308,6 +370,8 @@ class Reached:
         if id(module) in self.modules:
             return
         self.modules[id(module)] = place, module
+        if reads:
+            self._namespace(place, "", module)
         self._class(place, "", type(module), reads)
         for name, value in list(vars(module).items()):
             if name not in OF_MODULES:
@@ -315,19 +379,15 @@ class Reached:
         for name, part in module.named_children():
             self._visit(f"{place}.{name}", "", part, reads)
 
+    def _namespace(self, place: str, key: str, owner: Any) -> None:
+        self._namespaces.append(_Namespace(place, key, owner, type(owner), frozenset(vars(owner))))
+
     def _attributes(
-        self,
-        place: str,
-        key: str,
-        named: dict[str, Any],
-        home: str,
-        reads: bool,
-        only: Collection[str] = (),
+        self, place: str, key: str, named: dict[str, Any], reads: bool, only: Collection[str]
     ) -> None:
         """Attributes of a module of Python or of an object, as far as code names them."""
-        if reads and home.partition(".")[0] not in _NOT_WALKED:
-            for name in sorted(self._names & set(only or named)):
-                self._slot(place, f"{key}.{name}" if key else name, named, name, named[name], True)
+        for name in sorted(self._names.intersection(only)) if reads else ():
+            self._slot(place, f"{key}.{name}" if key else name, named, name, named[name], True)
 
     def _class(self, place: str, key: str, kind: type, reads: bool) -> None:
         """The attributes of a class of the user that code names, and its methods."""
@@ -346,9 +406,7 @@ class Reached:
                         self._function(place, called)
                     else:
                         self._names |= set(_named(called.__code__))
-                elif not isinstance(
-                    value, (property, types.MemberDescriptorType, types.GetSetDescriptorType)
-                ):
+                if not isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
                     self._slot(place, f"{key}.{name}" if key else name, base, name, value, True)
 
     def _function(self, place: str, function: types.FunctionType) -> None:
@@ -363,16 +421,26 @@ class Reached:
             function.__code__.co_freevars, function.__closure__ or (), strict=True
         ):
             slot = _Slot("", "", cell, "", None, None, True)
-            if slot.now() is not _MISSING and name != "__class__":
+            if slot.now() is not MISSING and name != "__class__":
                 self._slot(place, name, cell, name, slot.now(), True)
-        for name in sorted(names & set(function.__globals__)):
-            if not name.startswith("__"):
-                self._slot(
-                    place, name, function.__globals__, name, function.__globals__[name], True
-                )
+        for name in sorted({*_globals_of(function.__code__)}):
+            value = function.__globals__.get(name, MISSING)
+            if not name.startswith("__") and (value is not MISSING or name not in vars(builtins)):
+                self._slot(place, name, function.__globals__, name, value, True)
+        for name in sorted(names.intersection(sys.modules).difference(function.__globals__)):
+            self._visit(place, name, sys.modules[name], True)
         for value in (function.__defaults__ or (), function.__kwdefaults__ or {}, vars(function)):
             for key, one in value.items() if isinstance(value, dict) else enumerate(value):
                 self._visit(place, f"{function.__name__}'s default {key}", one, True)
+
+
+def _attributes_of(value: Any) -> dict[str, Any]:
+    """The attributes of an object, without asking its own code."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _named(code: types.CodeType) -> Iterator[str]:
@@ -385,24 +453,22 @@ def _named(code: types.CodeType) -> Iterator[str]:
             yield constant
 
 
+def _globals_of(code: types.CodeType) -> Iterator[str]:
+    """Every name that a function takes from its globals, by name or by text."""
+    for step in dis.get_instructions(code):
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            yield step.argval
+            if step.argval == "globals":
+                yield from _named(code)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _globals_of(constant)
+
+
 def _is_own(function: types.FunctionType) -> bool:
-    """Return whether a function is the user's, and not of an installed package."""
-    return not function.__code__.co_filename.startswith(_INSTALLED)
-
-
-def _plain(value: Any, depth: int = 0) -> Any:
-    """Return the value by itself: numbers and texts, in containers as well; other objects count by
-    which one they are.
-    """
-    if isinstance(value, _PLAIN):
-        return "nan" if value != value else value
-    if depth < _DEPTH and isinstance(value, (list, tuple)) and len(value) <= _MANY:
-        return type(value), tuple(_plain(one, depth + 1) for one in value)
-    if depth < _DEPTH and isinstance(value, dict) and len(value) <= _MANY:
-        return type(value), tuple((key, _plain(one, depth + 1)) for key, one in value.items())
-    if isinstance(value, numpy.ndarray):
-        return value.shape, value.dtype.str, _copied(value)[1]
-    return id(value)
+    """Return whether a function is the user's, and not of an installed package or of hosim."""
+    is_hosims = str(function.__globals__.get("__name__")).startswith("hosim.")
+    return not (is_hosims or function.__code__.co_filename.startswith(INSTALLED))
 
 
 def _moved(slot: _Slot, now: Any) -> bool:
@@ -411,118 +477,25 @@ def _moved(slot: _Slot, now: Any) -> bool:
     """
     if isinstance(slot.before, torch.Tensor):
         return now is not None
-    return bool(_plain(now) != slot.plain) if now is not _MISSING else True
+    return bool(plain(now) != slot.plain) if now is not MISSING else True
 
 
 def _moved_by_forward(slot: _Slot, now: Any) -> bool:
     """Return whether code moves a name from one number to another: what it makes anew, or keeps
     once, another call makes as well.
     """
-    if isinstance(slot.before, _PLAIN):
+    if isinstance(slot.before, PLAIN):
         return (
             not isinstance(now, torch.Tensor)
-            and now is not _MISSING
-            and _is_number(now)
-            and bool(_plain(now) != slot.plain)
+            and now is not MISSING
+            and isinstance(now, PLAIN)
+            and bool(plain(now) != slot.plain)
         )
     if isinstance(slot.before, tuple) and isinstance(now, tuple):
-        return [one for one in now if isinstance(one, _PLAIN)] != [
-            one for one in slot.before if isinstance(one, _PLAIN)
+        return [one for one in now if isinstance(one, PLAIN)] != [
+            one for one in slot.before if isinstance(one, PLAIN)
         ]
     return False
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, _PLAIN)
-
-
-def _copied(box: Any) -> Any:
-    """Return the contents of a container, or the state of a generator."""
-    if isinstance(box, MutableMapping):
-        return dict(box) if len(box) <= _MANY else len(box)
-    if isinstance(box, (list, deque)):
-        return list(box) if len(box) <= _MANY else len(box)
-    if isinstance(box, set):
-        return set(box)
-    if isinstance(box, bytearray):
-        return bytes(box)
-    if isinstance(box, numpy.ndarray):
-        plain = box.dtype != object
-        return (box.copy() if box.nbytes <= 1 << 24 else None), zlib.crc32(
-            numpy.ascontiguousarray(box).tobytes()
-        ) if plain else 0
-    return _state_of(box)[0]()
-
-
-def _state_of(drawing: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    """Return how to read and to set the state of a random generator."""
-    if isinstance(drawing, random.Random):
-        return drawing.getstate, drawing.setstate
-    if isinstance(drawing, torch.Generator):
-        return lambda: _of_torch(drawing), lambda state: None
-    if isinstance(drawing, numpy.random.RandomState):
-        return lambda: drawing.get_state(legacy=False), drawing.set_state
-    bits = drawing.bit_generator if isinstance(drawing, numpy.random.Generator) else drawing
-    return lambda: bits.state, lambda state: setattr(bits, "state", state)
-
-
-def _of_torch(drawing: torch.Generator) -> tuple[int, ...]:
-    with _disable_current_modes():  # the state is a tensor, and a fake one has no contents
-        return tuple(drawing.get_state().tolist())
-
-
-def _other_contents(one: _Contents, by_forward: bool) -> bool:
-    now = _copied(one.box)
-    if (
-        isinstance(one.before, dict)
-        and isinstance(now, dict)
-        and isinstance(one.box, MutableMapping)
-    ):
-        added = now.keys() - one.before.keys()
-        is_more = any(not (by_forward and isinstance(now[key], torch.Tensor)) for key in added)
-        return (
-            is_more
-            or bool(one.before.keys() - now.keys())
-            or any(_differs(one.before[key], now[key]) for key in one.before)
-        )
-    if isinstance(one.before, list) and isinstance(now, list):
-        return len(now) != len(one.before) or any(map(_differs, one.before, now))
-    if isinstance(one.box, numpy.ndarray):
-        return bool(now[1] != one.before[1])
-    return (
-        repr(now) != repr(one.before) if isinstance(one.box, _DRAWING) else bool(now != one.before)
-    )
-
-
-def _differs(before: Any, now: Any) -> bool:
-    return before is not now and (
-        not isinstance(before, _PLAIN) or not _is_number(now) or bool(_plain(before) != _plain(now))
-    )
-
-
-def _refill(box: Any, before: Any) -> None:
-    """Let a container hold what it held, or a generator go on where it was."""
-    if isinstance(before, int):
-        return
-    if isinstance(box, (MutableMapping, set)):
-        if (
-            len(box) != len(before)
-            or isinstance(box, set)
-            or any(box.get(key, _MISSING) is not v for key, v in before.items())
-        ):
-            box.clear()
-            box.update(before)
-    elif isinstance(box, (list, deque)):
-        if len(box) != len(before) or any(a is not b for a, b in zip(box, before, strict=True)):
-            box.clear()
-            box.extend(before)
-    elif isinstance(box, bytearray):
-        box[:] = before
-    elif isinstance(box, numpy.ndarray):
-        if before[0] is not None and box.flags.writeable and _copied(box)[1] != before[1]:
-            box[...] = before[0]
-    else:
-        _state_of(box)[1](before)
 
 
 def _tensors(value: Any, depth: int = 0) -> Sequence[torch.Tensor]:
@@ -537,5 +510,5 @@ def _tensors(value: Any, depth: int = 0) -> Sequence[torch.Tensor]:
         else ()
     )
     return (
-        [tensor for one in inside for tensor in _tensors(one, depth + 1)] if depth < _DEPTH else []
+        [tensor for one in inside for tensor in _tensors(one, depth + 1)] if depth < DEPTH else []
     )

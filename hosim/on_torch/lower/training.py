@@ -16,11 +16,10 @@ mask when traced, whose gradients differ in the last bits. With a mask given, bo
 
 from __future__ import annotations
 
-import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -41,7 +40,8 @@ from hosim.on_torch.lower.compiled import (
     traced_by_calls,
 )
 from hosim.on_torch.lower.devices import fake_on
-from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings
+from hosim.on_torch.lower.eager_peak import eager_peak_bytes
+from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings, twin_of
 from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
 from hosim.on_torch.lower.reached_state import Made, Reached
 from hosim.on_torch.lower.replicas import Replicas, replicas_of, unwrapped
@@ -64,7 +64,8 @@ _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMS
 is dampened.
 """
 
-_ADVICE = "make the optimizer with fused=True, and the model with static control flow"
+_OF_THE_MODEL = "write the model and its loss without looking at what tensors contain"
+_OF_THE_OPTIMIZER = "make the optimizer with fused=True"
 
 _KEEPS = (torch.ops.aten.mkldnn_rnn_layer.default,)
 """Ops that give backward what it needs only while gradients are on; a program runs with them
@@ -96,6 +97,11 @@ class TrainingStep:
     exchanges: Exchanges | None = None
     constants: frozenset[str] = frozenset()
     """The names of tensors that the program holds, and neither the model nor the optimizer."""
+    eager_peak_bytes: int | None = None
+    resized: Callable[[Mapping[str, Any], str], TrainingStep] | None = field(
+        default=None, repr=False
+    )
+    """Captures the step for inputs of other sizes."""
 
 
 def capture_training(
@@ -142,7 +148,7 @@ def capture_training(
     learned = [p for group in optimizer.param_groups for p in group["params"]]
     reached = Reached(model, {} if loss is None else {"the loss": loss})
     mode = TrueLayouts()
-    with failures(_ADVICE, "be traced"), quiet(), mode:
+    with failures(_OF_THE_MODEL, "be traced"), quiet(), mode:
         fakes = {id(tensor): _fake(mode, tensor, device) for _, _, tensor in _held(model, {})}
         given = {
             key: _fake(mode, value, device) if key in tensors else value
@@ -153,7 +159,7 @@ def capture_training(
         trial = stepping.traced(first)
     _make_state(optimizer, [learned[i] for i in trial.gradients])
     held = list(_held(model, optimizer.state))
-    with failures(_ADVICE, "be traced"), quiet(), mode:
+    with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
         for one in (*(tensor for _, _, tensor in held), *rates):
             fakes[id(one)] = (
                 fakes[id(one)]
@@ -161,6 +167,56 @@ def capture_training(
                 else _fake(mode, one, None if any(one is r for r in rates) else device)
             )
         update = Update(optimizer, fakes, mode)
+    return _step_of(_Ready(stepping, update, mode, held, rates, device), inputs, name, first, trial)
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What steps of one model and optimizer share: ``held`` has name, kind and tensor of what they
+    hold, ``rates`` are the settings that are tensors.
+    """
+
+    stepping: _Stepping
+    update: Update
+    mode: FakeTensorMode
+    held: Sequence[tuple[str, str, torch.Tensor]]
+    rates: Sequence[torch.Tensor]
+    device: torch.device | None
+
+    def resized(self, inputs: Mapping[str, Any], name: str) -> TrainingStep:
+        """The step for inputs of other sizes, which holds the same tensors. Raises
+        :class:`InputError` as the first one does.
+        """
+        stepping = self.stepping
+        with failures(_OF_THE_MODEL, "be traced"), quiet(), self.mode:
+            given = {
+                key: _fake(self.mode, value, self.device)
+                if isinstance(value, torch.Tensor)
+                else value
+                for key, value in inputs.items()
+            }
+            stepping = replace(stepping, given=given)
+            first = [
+                *(self.stepping.fakes[id(tensor)] for _, _, tensor in self.held),
+                *(given[key] for key, value in inputs.items() if isinstance(value, torch.Tensor)),
+            ]
+            trial = stepping.traced(first)
+        return _step_of(replace(self, stepping=stepping), inputs, name, first, trial)
+
+
+def _step_of(
+    ready: _Ready,
+    inputs: Mapping[str, Any],
+    name: str,
+    first: Sequence[torch.Tensor],
+    trial: _TracedStep,
+) -> TrainingStep:
+    """The step whose forward and backward were traced on ``first`` as ``trial``."""
+    stepping, update, mode, held = ready.stepping, ready.update, ready.mode, ready.held
+    rates, fakes, given = list(ready.rates), stepping.fakes, stepping.given
+    learned, reached, exchanges = stepping.learned, stepping.reached, stepping.exchanges
+    tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+    with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
         flat = [
             *(fakes[id(t)] for _, _, t in held),
             *(given[k] for k in tensors),
@@ -173,6 +229,7 @@ def capture_training(
 
         backward_done = parameter_hooks.mark, (_BACKWARD_DONE,)
         traced = settled(written(trial.module, first, backward_done), trial.kept, again)
+        eager_peak = stepping.eager_peak(flat, update, trial.kept)
     module, gradients = traced.module, traced.gradients
     before = [
         getattr(trial.module, node.target) for node in trial.module.graph.find_nodes(op="get_attr")
@@ -264,6 +321,8 @@ def capture_training(
         reached,
         exchanges,
         frozenset(constants),
+        eager_peak,
+        ready.resized if exchanges is None and stepping.compiled is None else None,
     )
 
 
@@ -295,9 +354,9 @@ def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor
     """
     if all(optimizer.state.get(p) for p in learned):
         return
-    fresh = copy.copy(optimizer)
+    fresh = twin_of(optimizer)
     with (
-        failures(_ADVICE, "be traced"),
+        failures(_OF_THE_OPTIMIZER, "be traced"),
         quiet(),
         TrueLayouts() as mode,
     ):
@@ -383,6 +442,33 @@ class _Stepping:
         self, flat: Sequence[torch.Tensor], update: Update | None = None, kept: Sequence[Made] = ()
     ) -> _TracedStep:
         """The graph of the step over ``flat``, of forward and backward alone without ``update``."""
+        with self._ready(update, kept) as (step, made):
+            module = make_fx(step, tracing_mode="real")(*flat)
+        grads = [self.fakes[id(p)].grad for p in self.learned]
+        numbers = [i for i, grad in enumerate(grads) if grad is not None]
+        (output,) = module.graph.find_nodes(op="output")
+        result, *gradients = output.args[0]
+        output.args = ((result,),)
+        return _TracedStep(
+            module, {i: node.name for i, node in zip(numbers, gradients, strict=True)}, made
+        )
+
+    def eager_peak(
+        self, flat: Sequence[torch.Tensor], update: Update, kept: Sequence[Made]
+    ) -> int | None:
+        """The peak of the step without hosim, in bytes; ``None`` where it is not known: it looks at
+        contents, is compiled, or exchanges tensors with other processes.
+        """
+        if self.compiled is not None or self.exchanges is not None:
+            return None
+        with self._ready(update, kept) as (step, _):
+            return eager_peak_bytes(flat, step)
+
+    @contextmanager
+    def _ready(
+        self, update: Update | None, kept: Sequence[Made]
+    ) -> Iterator[tuple[Callable[..., list[torch.Tensor]], list[Made]]]:
+        """The step, ready to run on the fakes, and what it keeps in Python."""
         model, fakes = self.model, self.fakes
         for fake in fakes.values():
             fake.grad = None
@@ -424,32 +510,27 @@ class _Stepping:
                 exchanging,
                 calling,
             ):
-                module = make_fx(step, tracing_mode="real")(*flat)
+                yield step, made
         finally:
             for handle in handles:
                 handle.remove()
-        numbers = [i for i, _, fake in learned if fake.grad is not None]
-        (output,) = module.graph.find_nodes(op="output")
-        result, *gradients = output.args[0]
-        output.args = ((result,),)
-        return _TracedStep(
-            module, {i: node.name for i, node in zip(numbers, gradients, strict=True)}, made
-        )
 
     def _differentiated(
-        self, called: torch.nn.Module, buffers: Mapping[str, torch.Tensor]
+        self, called: torch.nn.Module, held: Mapping[str, torch.Tensor]
     ) -> torch.Tensor:
         """The loss, whose gradients the fakes have then. Raises :class:`InputError` without one,
-        and for buffers that are replaced.
+        and for parameters and buffers (``held``) that are replaced.
         """
         if self.exchanges is not None:
             self.exchanges.begin(lambda buffer: self.fakes[id(buffer)])
         with torch.enable_grad():
             value = loss_of(called, self.given, self.loss)
-            for key, buffer in self.model.named_buffers():
-                if key in buffers and buffer is not buffers[key]:
+            now = dict((*self.model.named_parameters(), *self.model.named_buffers()))
+            for key, tensor in held.items():
+                if now.get(key, tensor) is not tensor:
+                    kind = "buffer" if tensor.is_leaf and not tensor.requires_grad else "parameter"
                     raise InputError(
-                        f"the model replaces its buffer {key!r}, which a captured step would not "
+                        f"the model replaces its {kind} {key!r}, which a captured step would not "
                         "repeat; write into it (copy_)"
                     )
             parameter_hooks.mark(value.detach(), _FORWARD_DONE)

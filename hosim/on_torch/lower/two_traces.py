@@ -28,23 +28,24 @@ def settled(
     """Return the result of ``trace``, with its calls (:func:`written`): a trace that is the same as
     the one before, at first ``first``.
 
-    ``made`` are the tensors that the first one kept. The very first trace in a process may differ
+    ``made`` is what the first one kept. The very first trace in a process may differ
     in a copy, by what torch itself keeps, so that a third one may settle it. Raises
     :class:`InputError` if it does not.
     """
-    for _ in range(1 if made else 2):
+    kept = [name for _, name, value in made if isinstance(value, torch.Tensor)]
+    for _ in range(1 if kept else 2):
         try:
             found, calls = trace()
         except InputError:
-            if not made:
+            if not kept:
                 raise
             break
         if len(first) == len(calls) and all(map(_is_same, first, calls)):
             return found
         first = calls
-    if made:
+    if kept:
         raise InputError(
-            f"the model keeps a tensor under {made[0][1]!r} in its first call and reads it in "
+            f"the model keeps a tensor under {kept[0]!r} in its first call and reads it in "
             "later ones; call the model once before it is "
             "offloaded"
         )

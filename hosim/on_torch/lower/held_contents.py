@@ -1,0 +1,153 @@
+"""What plain values, containers, arrays and random generators hold, to be compared and put back.
+Imports torch.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import enum
+import random
+import zlib
+from collections import deque
+from collections.abc import Callable, MutableMapping
+from typing import Any
+
+import numpy
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+PLAIN = (
+    *(type(None), bool, int, float, complex, str, bytes, enum.Enum, numpy.generic),
+    *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
+)
+"""Types whose values are compared by themselves."""
+_DRAWING = (
+    numpy.random.Generator,
+    numpy.random.RandomState,
+    numpy.random.BitGenerator,
+    random.Random,
+    torch.Generator,
+)
+WITHOUT_ITEMS = (numpy.ndarray, contextvars.ContextVar, *_DRAWING)
+"""Of which a walk looks at no items."""
+BOXES = (list, MutableMapping, set, deque, bytearray, *WITHOUT_ITEMS)
+MISSING = object()
+"""Stands where a name holds nothing."""
+MANY = 10_000
+"""For a container with more items only their number is watched."""
+DEPTH = 6
+"""How deep in one another containers are compared; below, an object counts by which one it is."""
+
+
+def plain(value: Any, depth: int = 0) -> Any:
+    """Return the value by itself: numbers and texts, in containers as well; other objects count by
+    which one they are.
+    """
+    if isinstance(value, PLAIN):
+        return "nan" if value != value else value
+    if depth < DEPTH and isinstance(value, (list, tuple)) and len(value) <= MANY:
+        return type(value), tuple(plain(one, depth + 1) for one in value)
+    if depth < DEPTH and isinstance(value, dict) and len(value) <= MANY:
+        return type(value), tuple((key, plain(one, depth + 1)) for key, one in value.items())
+    if isinstance(value, numpy.ndarray):
+        return value.shape, value.dtype.str, copied(value)[1]
+    return id(value)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value is a number or a text, or a list or tuple of some."""
+    return isinstance(value, PLAIN) or (
+        isinstance(value, (list, tuple)) and all(map(is_plain, value))
+    )
+
+
+def copied(box: Any) -> Any:
+    """Return the contents of a container, or the state of a generator."""
+    if isinstance(box, MutableMapping):
+        return dict(box) if len(box) <= MANY else len(box)
+    if isinstance(box, (list, deque)):
+        return list(box) if len(box) <= MANY else len(box)
+    if isinstance(box, set):
+        return set(box)
+    if isinstance(box, bytearray):
+        return bytes(box)
+    if isinstance(box, contextvars.ContextVar):
+        return plain(box.get(None))
+    if isinstance(box, numpy.ndarray):
+        is_plain_array = box.dtype != object
+        return (box.copy() if box.nbytes <= 1 << 24 else None), zlib.crc32(
+            numpy.ascontiguousarray(box).tobytes()
+        ) if is_plain_array else 0
+    return _state_of(box)[0]()
+
+
+def _state_of(drawing: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """Return how to read and to set the state of a random generator."""
+    if isinstance(drawing, random.Random):
+        return drawing.getstate, drawing.setstate
+    if isinstance(drawing, torch.Generator):
+        return lambda: _of_torch(drawing), lambda state: None
+    if isinstance(drawing, numpy.random.RandomState):
+        return lambda: drawing.get_state(legacy=False), drawing.set_state
+    bits = drawing.bit_generator if isinstance(drawing, numpy.random.Generator) else drawing
+    return lambda: bits.state, lambda state: setattr(bits, "state", state)
+
+
+def _of_torch(drawing: torch.Generator) -> tuple[int, ...]:
+    with _disable_current_modes():  # the state is a tensor, and a fake one has no contents
+        return tuple(drawing.get_state().tolist())
+
+
+def other_contents(box: Any, before: Any, by_forward: bool) -> bool:
+    """Return whether a container or generator holds another thing than ``before``; with
+    ``by_forward`` tensors under new names do not count.
+    """
+    now = copied(box)
+    if isinstance(before, dict) and isinstance(now, dict) and isinstance(box, MutableMapping):
+        added = now.keys() - before.keys()
+        is_more = any(not (by_forward and isinstance(now[key], torch.Tensor)) for key in added)
+        return (
+            is_more
+            or bool(before.keys() - now.keys())
+            or any(_differs(before[key], now[key]) for key in before)
+        )
+    if isinstance(before, list) and isinstance(now, list):
+        return len(now) != len(before) or any(map(_differs, before, now))
+    if isinstance(box, numpy.ndarray):
+        return bool(now[1] != before[1])
+    return repr(now) != repr(before) if isinstance(box, _DRAWING) else bool(now != before)
+
+
+def _differs(before: Any, now: Any) -> bool:
+    return before is not now and (
+        not isinstance(before, PLAIN)
+        or not isinstance(now, PLAIN)
+        or bool(plain(before) != plain(now))
+    )
+
+
+def refill(box: Any, before: Any) -> None:
+    """Let a container hold what it held, or a generator go on where it was."""
+    if isinstance(before, int):
+        return
+    if isinstance(box, (MutableMapping, set)):
+        if (
+            len(box) != len(before)
+            or isinstance(box, set)
+            or any(box.get(key, MISSING) is not v for key, v in before.items())
+        ):
+            box.clear()
+            box.update(before)
+    elif isinstance(box, (list, deque)):
+        if len(box) != len(before) or any(a is not b for a, b in zip(box, before, strict=True)):
+            box.clear()
+            box.extend(before)
+    elif isinstance(box, bytearray):
+        box[:] = before
+    elif isinstance(box, contextvars.ContextVar):
+        pass
+    elif isinstance(box, numpy.ndarray):
+        if before[0] is not None and box.flags.writeable and copied(box)[1] != before[1]:
+            box[...] = before[0]
+    else:
+        _state_of(box)[1](before)
