@@ -27,8 +27,8 @@ Two systems are settings of it:
   (``optimizer_on``), the states stay below; each gradient is stored when the backward pass has made
   it, and each parameter comes back when the CPU has written it: 4 bytes a parameter over the link.
   The states of parameters that are updated on the device stay there (``optimizer_share``, the ratio
-  of Twin-Flow). Where the optimizer runs on the device, the states come up and go back, 24 bytes a parameter for
-  Adam in fp32 with master weights.
+  of Twin-Flow). Where the optimizer runs on the device, the states come up and go back, 24 bytes a
+  parameter for Adam in fp32 with master weights.
 """
 
 from __future__ import annotations
