@@ -97,8 +97,7 @@ def share_beside(graph: Graph, durations: Sequence[int]) -> Fraction:
     begins, ends, before = [], [], [0]
     for op, start, ns in zip(graph.ops.each(), starts, durations, strict=True):
         if op.kind in CROSSING_KINDS:
-            if op.stream != graph.main_stream:
-                collectives.append((start, start + ns))
+            collectives.append((start, start + ns))
         elif op.stream == graph.main_stream and op.duration_ns is None and not op.processor:
             begins.append(start)
             ends.append(start + ns)
