@@ -518,6 +518,24 @@ def a_nested_counter(go):
 
 
 @habit
+def a_counter_that_appears(go):
+    def does(s, h):
+        s.calls = getattr(s, "calls", 0) + 1
+        return h * s.calls
+
+    return with_does(go, does)
+
+
+@habit
+def a_size_that_is_kept(go):
+    def does(s, h):
+        s.rows = h.shape[0]
+        return h * s.rows
+
+    return with_does(go, does)
+
+
+@habit
 def a_counter_of_the_class(go):
     class Counted(Net):
         n = 0

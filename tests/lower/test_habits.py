@@ -8,7 +8,6 @@ import os
 from collections import Counter
 
 import pytest
-from quick_cases import one_in
 
 torch = pytest.importorskip("torch")
 
@@ -21,6 +20,23 @@ from hosim.errors import InputError  # noqa: E402
 
 FOUND: Counter[str] = Counter()
 
+QUICK = (
+    *("a_cached_function", "a_context_variable", "a_file", "a_module_of_settings"),
+    *(
+        "a_thread_local",
+        "a_schedule_by_the_learning_rate",
+        "a_global_that_appears",
+        "through_a_weak_reference",
+    ),
+    *("an_operator_get", "a_function_of_torch_replaced", "an_attribute_over_one_of_the_class"),
+    *("a_forward_of_the_class", "another_class", "a_counter_that_appears", "a_size_that_is_kept"),
+    *("what_the_model_kept_is_read", "what_the_loss_logged_is_read", "a_parameter_replaced"),
+    *("mode_attention_by_another_kernel", "mode_a_default_dtype", "mode_autocast_of_another_type"),
+    *("mode_saved_tensors_halved", "inputs_a_list", "inputs_expanded"),
+    *("optimizer_with_an_attribute", "optimizer_that_decays"),
+)
+"""One habit of each kind; the others are long."""
+
 
 def results(habit, go):
     torch.manual_seed(7)
@@ -29,7 +45,9 @@ def results(habit, go):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", one_in(14, HABITS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.long] * (n not in QUICK)) for n in HABITS]
+)
 def test_a_habit_is_eagers_or_refused(name):
     wanted, got = list(results(HABITS[name], Eager)), []
     try:

@@ -252,7 +252,7 @@ def parted(
             step.optimizer_step()
             for optimizer in optimizers:
                 optimizer.zero_grad()
-        assert any(planned.plan.count("prefetch") for planned in step._planned.values())
+        assert any(planned.plan.count("prefetch") for planned in step._now.parts.values())
         assert all(
             result.allocator.peak_allocated_bytes <= step.result.budget_bytes
             for result in step.parts.values()

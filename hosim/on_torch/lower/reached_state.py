@@ -436,9 +436,10 @@ class Reached:
 
 def _attributes_of(value: Any) -> dict[str, Any]:
     """The attributes of an object, without asking its own code."""
+    is_asked = isinstance(type(value).__getattribute__, types.FunctionType)
     try:
-        found = object.__getattribute__(value, "__dict__")
-    except AttributeError:
+        found = object.__getattribute__(value, "__dict__") if is_asked else vars(value)
+    except (AttributeError, TypeError):
         return {}
     return found if isinstance(found, dict) else {}
 
