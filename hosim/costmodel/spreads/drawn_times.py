@@ -66,7 +66,7 @@ class StepSpread:
     spread: float
 
 
-TRAINING = StepSpread(0.36, 0.31)
+TRAINING = StepSpread(0.35, 0.31)
 """Training steps by software that nobody names, or of whose speed nothing is known."""
 
 INFERENCE = StepSpread(0.12, 0.31)
