@@ -67,10 +67,10 @@ race: .venv/.installed-dev
 	cd tests && ../$(BIN)/python judge_race.py
 
 kernels: .venv/.installed-dev
-	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_kernels.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/kernels
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_kernels.py && ../$(BIN)/ruff format --quiet ../hosim/analysis/costmodel/kernels
 
 spreads: .venv/.installed-dev
-	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_spreads.py && ../$(BIN)/ruff format --quiet ../hosim/costmodel/spreads/fitted_spreads.py
+	cd tests && OMP_NUM_THREADS=1 ../$(BIN)/python fit_spreads.py && ../$(BIN)/ruff format --quiet ../hosim/analysis/costmodel/spreads/fitted_spreads.py
 
 # NO_MKDOCS_2_WARNING: not a page about the next release of MkDocs at every build.
 docs: .venv/.installed-dev

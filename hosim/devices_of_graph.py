@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hosim.costmodel import under_runtime
-from hosim.costmodel.transfers import meeting_ranks
+from hosim.analysis.costmodel import under_runtime
+from hosim.analysis.costmodel.transfers import meeting_ranks
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -2,7 +2,7 @@
 
 A recording names its device, and ``meta["measured_on"]`` of a workload the device or the profile.
 One rule maps such names to profiles (:func:`named_profiles`). On another machine the durations say
-nothing, so a replay there is refused (:func:`check_measured_on`); :mod:`hosim.costmodel.rescaled`
+nothing, so a replay there is refused (:func:`check_measured_on`); :mod:`hosim.analysis.costmodel.rescaled`
 scales them. Durations that name no machine are replayed as they are.
 """
 

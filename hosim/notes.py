@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from hosim.costmodel import base_line, guessed_attention_line, guessed_collectives_line
+from hosim.analysis.costmodel import base_line, guessed_attention_line, guessed_collectives_line
 from hosim.data.expert_routing import META as ROUTING
 from hosim.data.expert_routing import draw_spread_of
 from hosim.data.unknown_ops import unknown_ops, untimed_line

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from hosim.base.files import did_you_mean, name_of_file
 from hosim.errors import InputError
-from hosim.files import did_you_mean, name_of_file
 from hosim.plain_text import one_line
 
 _PACKAGE = Path(__file__).resolve().parent

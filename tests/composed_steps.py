@@ -10,12 +10,12 @@ from typing import Any
 
 from kernel_rows import MACHINES, kernel_tables
 
-from hosim.costmodel import TABLE, op_durations
-from hosim.costmodel.kernels import CLASSES, FITTED, kernel_times
+from hosim.analysis.costmodel import TABLE, op_durations
+from hosim.analysis.costmodel.kernels import CLASSES, FITTED, kernel_times
 from hosim.graph import Graph
 from hosim.hardware import Hardware, MeasuredTimes
 from hosim.io import hardware_from_dict
-from hosim.models import build
+from hosim.io.models import build
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from kernel_rows import held_out, kernel_tables, processor
 
 import hosim
-from hosim.costmodel.kernels import CLASSES, CONSTANTS_OF
+from hosim.analysis.costmodel.kernels import CLASSES, CONSTANTS_OF
 from hosim.validate.fits import KernelFit, fit_kernel
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")

@@ -1,7 +1,7 @@
 """How far times of ops are off, by class and by where they are from, and what whole steps say of
 that: ``make spreads``.
 
-Writes :mod:`hosim.costmodel.spreads.fitted_spreads`. All from rows beside the project:
+Writes :mod:`hosim.analysis.costmodel.spreads.fitted_spreads`. All from rows beside the project:
 
 - spreads of kernels: shapes that are held out of the fits, without those below 20 us where there
   are enough others: they hardly count in a step. Nine of ten have a smaller error than 1.645
@@ -31,11 +31,10 @@ from serving_rows import PROCESSORS, card_hardware, served_steps, small_kernels
 from stream_spreads import StreamTimes, ends, makespan_spread, stream_times
 
 import hosim
-from hosim.cache_plan import Plan
-from hosim.costmodel import GUESS, MODEL, TABLE
-from hosim.costmodel.kernels import CLASSES, FITTED, TimeTable
-from hosim.costmodel.kernels.op_families import Array
-from hosim.costmodel.spreads import (
+from hosim.analysis.costmodel import GUESS, MODEL, TABLE
+from hosim.analysis.costmodel.kernels import CLASSES, FITTED, TimeTable
+from hosim.analysis.costmodel.kernels.op_families import Array
+from hosim.analysis.costmodel.spreads import (
     ATTENTION,
     COLLECTIVES,
     OTHER_MODEL,
@@ -44,12 +43,13 @@ from hosim.costmodel.spreads import (
     Spreads,
     pooled,
 )
+from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware, MeasuredTimes
-from hosim.importers.recordings import KernelTable
 from hosim.io import load_hardware
-from hosim.models import build
+from hosim.io.importers.recordings import KernelTable
+from hosim.io.models import build
 from hosim.result import Result
 from hosim.shipped import find_hardware
 from hosim.validate.fits import predicted_us
@@ -420,7 +420,7 @@ def sources() -> dict[str, dict[str, dict[str, float]]]:
 HEAD = '''"""The spreads of op times that ``make spreads`` found: not to be edited. tests/fit_spreads.py says
 how each is found.
 
-From the tables of aiconfigurator 0.4.0 (see :mod:`hosim.costmodel.kernels.fitted_a100`): shapes
+From the tables of aiconfigurator 0.4.0 (see :mod:`hosim.analysis.costmodel.kernels.fitted_a100`): shapes
 held out; for L40S, without its generation attention and its collectives over PCIe. The small
 kernels of RTX 4090 and RTX PRO 6000 are from LLMServingSim (MIT). Gaps: gpt-fast's README and
 Megatron-LM (arXiv 2205.05198).

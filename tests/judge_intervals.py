@@ -26,7 +26,7 @@ from judge_runtimes import Answers, ends, fitted, is_time, speeds
 from judge_runtimes import said as figure
 from practitioner_rows import Answer, Row, answer, rows
 
-from hosim.costmodel.spreads import StepSpread
+from hosim.analysis.costmodel.spreads import StepSpread
 from hosim.data.runtime import Runtime
 from hosim.io.runtimes import runtime_named
 
@@ -206,7 +206,7 @@ def is_of_rows(runtime: Runtime) -> bool:
 
 
 def write(alone: Mapping[str, StepSpread], under: Mapping[str, float]) -> None:
-    """Write the spreads to :mod:`hosim.costmodel.spreads.drawn_times` and the runtimes' files."""
+    """Write the spreads to :mod:`hosim.analysis.costmodel.spreads.drawn_times` and the runtimes' files."""
     drawn = ROOT / "hosim" / "costmodel" / "spreads" / "drawn_times.py"
     text = drawn.read_text()
     for of, found in alone.items():

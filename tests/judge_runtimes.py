@@ -18,7 +18,7 @@ import numpy as np
 from offloaded_rows import table as offloaded_table
 from practitioner_rows import CPU_SHARE, Answer, Row, answer, rows
 
-from hosim.costmodel.spreads import normal_draws
+from hosim.analysis.costmodel.spreads import normal_draws
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.io.runtimes import runtime_named
 from hosim.validate.logged import RunBeside, fitted_speed

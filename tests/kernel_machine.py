@@ -4,7 +4,7 @@ hardly anything else counts.
 
 from typing import Any
 
-from hosim.costmodel.kernels import CLASSES
+from hosim.analysis.costmodel.kernels import CLASSES
 from hosim.graph import GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import hardware_from_dict

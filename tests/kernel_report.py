@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 from kernel_rows import held_out, kernel_tables, processor
 
-from hosim.costmodel.kernels import CLASSES, DTYPES, FITTED
-from hosim.costmodel.kernels.op_families import Array, Processor
-from hosim.importers.recordings import KernelTable
+from hosim.analysis.costmodel.kernels import CLASSES, DTYPES, FITTED
+from hosim.analysis.costmodel.kernels.op_families import Array, Processor
+from hosim.io.importers.recordings import KernelTable
 from hosim.validate.fits import KernelErrors, predicted_us, summary
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hosim.costmodel.kernels.op_families import Processor
-from hosim.importers.recordings import KernelTable, read_kernel_tables
+from hosim.analysis.costmodel.kernels.op_families import Processor
+from hosim.io.importers.recordings import KernelTable, read_kernel_tables
 from hosim.validate.fits import peak_dtype
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "kernels"

@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hosim.graph import Graph
-from hosim.importers.recordings import import_kineto
+from hosim.io.importers.recordings import import_kineto
 
 HOST = "11"
 KERNEL, COPY, MEMSET = "kernel", "gpu_memcpy", "gpu_memset"

@@ -12,7 +12,7 @@ from math import log
 from pathlib import Path
 
 import hosim
-from hosim.costmodel import machine_under, op_durations, share_beside
+from hosim.analysis.costmodel import machine_under, op_durations, share_beside
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.data.seen_peaks import seen_peaks
 from hosim.edits import CROSSING_KINDS

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from hosim.graph import Graph
-from hosim.models import build
+from hosim.io.models import build
 
 FILE = Path(__file__).parents[2] / "shared" / "data" / "published" / "published.csv"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import exp, fsum, sqrt
 
-from hosim.costmodel import op_durations
-from hosim.costmodel.spreads import GAP_NS, STEP_SHARE, Spreads, alike_ops, spread_of
+from hosim.analysis.costmodel import op_durations
+from hosim.analysis.costmodel.spreads import GAP_NS, STEP_SHARE, Spreads, alike_ops, spread_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import hosim
 from hosim.errors import InputError
 from hosim.io.gate_files import CASE
-from hosim.options import OPTIONS, REQUIRED, Option, check_together, declared, is_given, keywords
+from hosim.io.options import OPTIONS, REQUIRED, Option, check_together, declared, is_given, keywords
 
 ROOT = Path(__file__).parents[1]
 PUBLIC = [name for name in hosim.__all__ if inspect.isfunction(getattr(hosim, name))]

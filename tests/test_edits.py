@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from strategies import cases, edits, graphs, plans, sized
 
 from hosim.analysis import edited_curve, static_curve, static_peak
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import bounded, free_order_bound_ns
 from hosim.analysis.verifying import check_edits, verify
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations
 from hosim.edits import Edits, Recompute, edited, permuted
 from hosim.engine import replay
 from hosim.errors import GraphError

@@ -26,7 +26,7 @@ besides.
 
 WITHOUT_EXAMPLES = {
     "on_torch.lower.insert.barriers",
-    "importers.torch_programs.torch_export.import_plan",
+    "io.importers.torch_programs.torch_export.import_plan",
 }
 """What an example of would need a traced program for."""
 

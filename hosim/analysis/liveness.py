@@ -179,7 +179,7 @@ def _held(graph: Graph, device_tier: str) -> list[tuple[int, int] | None]:
 
 
 _LOSS = re.compile(r"(?:^|\.)(?:logits\.to|log_softmax|nll_loss)(?:\.|$)")
-"""Names of ops of the loss in graphs of :mod:`hosim.models`."""
+"""Names of ops of the loss in graphs of :mod:`hosim.io.models`."""
 
 
 def largest_op(graph: Graph) -> tuple[int, bool]:

@@ -24,9 +24,9 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import rescaled
+from hosim.io.options import OPTIONS, RESERVED, Given
 from hosim.jitter import Jitter
 from hosim.limits import listed_within
-from hosim.options import OPTIONS, RESERVED, Given
 from hosim.plain_text import shown
 from hosim.result import CACHING, LEDGER
 from hosim.study.asked import (
@@ -72,7 +72,7 @@ def load(
         mapping, a program of ``torch.export``, a module of torch, or a graph, which is returned as
         it is.
         A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or
-        the parameters of a builder (:func:`hosim.models.builder.build`), whose ``model`` may also
+        the parameters of a builder (:func:`hosim.io.models.builder.build`), whose ``model`` may also
         be the path of a ``config.json`` or of the folder that has it.
     inputs
         Example inputs of a module: a tensor, positional ones in a sequence, or named ones in a
@@ -98,7 +98,7 @@ def load(
 
     References
     ----------
-    ``docs/formats.md`` describes the files, :class:`hosim.models.config.Run` the parameters of a
+    ``docs/formats.md`` describes the files, :class:`hosim.io.models.config.Run` the parameters of a
     builder.
 
     Examples
@@ -107,7 +107,7 @@ def load(
     >>> hosim.load({"model": "llama-3.1-8b", "phase": "decode", "context": 65536, "layers": 1}).name
     'llama-3.1-8b-decode:context=65536:layers=1'
     """
-    from hosim.importers.torch_programs import import_torch_model, is_torch_model
+    from hosim.io.importers.torch_programs import import_torch_model, is_torch_model
 
     if is_torch_model(workload):
         try:
@@ -133,9 +133,9 @@ def load(
         from hosim.io import check_spec, make
 
         return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
-    from hosim.importers import builder_parameters, name_of
+    from hosim.io.importers import builder_parameters, name_of
+    from hosim.io.models import build
     from hosim.io.runtimes import with_runtime
-    from hosim.models import build
 
     if "model_type" not in workload and "model" not in workload:
         raise InputError(
@@ -235,7 +235,7 @@ def questions(
 ) -> list[Question]:
     """A question for each machine and policy: what a function or a command is asked, read once.
 
-    ``options`` are values of :data:`hosim.options.OPTIONS`; those left out have their defaults.
+    ``options`` are values of :data:`hosim.io.options.OPTIONS`; those left out have their defaults.
     Raises :class:`InputError`.
     """
     asked = Given(**{name: one.default for name, one in OPTIONS.items()} | options)
@@ -275,7 +275,7 @@ def _graph(workload: Workload, profiles: Sequence[Hardware], asked: Given) -> Gr
     steps.
     """
     if asked.execution_trace is not None:
-        from hosim.importers.recordings import import_kineto
+        from hosim.io.importers.recordings import import_kineto
 
         graph = import_kineto(named(workload, "workload"), asked.execution_trace)
     else:
@@ -290,7 +290,7 @@ def _routed(graph: Graph, asked: Given) -> Graph:
     """The graph of the routing's steps that are asked for."""
     from hosim.data.expert_routing import realise
     from hosim.io import load_routing
-    from hosim.models import build
+    from hosim.io.models import build
     from hosim.study.asked import parse_steps
 
     recipe = graph.meta.get("builder")

@@ -37,8 +37,8 @@ from hosim.cache_plan import Plan
 from hosim.data.draws import Regret
 from hosim.engine import read_budget, resident_step
 from hosim.errors import InputError
+from hosim.io.options import Option, declared, keywords
 from hosim.notes import each_once
-from hosim.options import Option, declared, keywords
 from hosim.plain_text import printable
 from hosim.report import html
 from hosim.report.answers import Answer

@@ -9,7 +9,7 @@ from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Machine, Workload, load, question
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.options import declared, keywords
+from hosim.io.options import declared, keywords
 
 if TYPE_CHECKING:
     from hosim.data.memory_fit import MemoryFit
@@ -62,7 +62,7 @@ def fits(
     >>> answer.verdict, answer.largest[0].field
     ('fits', 'batch')
     """
-    from hosim.importers.torch_programs import is_torch_model
+    from hosim.io.importers.torch_programs import is_torch_model
     from hosim.study.searches import memory_fit
 
     if is_torch_model(workload):
@@ -129,8 +129,8 @@ def _settings(wanted: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str,
 
 def _parameters(workload: Any) -> dict[str, Any] | None:
     """The parameters of a builder that a workload names; ``None`` for any other workload."""
-    from hosim.importers import builder_parameters
     from hosim.io import names_model
+    from hosim.io.importers import builder_parameters
 
     if isinstance(workload, str):
         return builder_parameters(workload) if names_model(workload) else None
@@ -142,9 +142,9 @@ def _parameters(workload: Any) -> dict[str, Any] | None:
 def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
     """The step under a runtime, built once. Raises :class:`InputError`."""
     from hosim.data.runtime import RUNTIME, as_data
-    from hosim.importers import name_of
+    from hosim.io.importers import name_of
+    from hosim.io.models import build
     from hosim.io.runtimes import runtime_named, with_runtime
-    from hosim.models import build
 
     under = {}
     if runtime is not None:

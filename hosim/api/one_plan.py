@@ -21,7 +21,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import read_budget, resident_step, with_slack
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.options import Option, declared, keywords
+from hosim.io.options import Option, declared, keywords
 from hosim.result import Result
 from hosim.study.asked import AnyPolicy
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from hosim import engine as engines
+from hosim.analysis.costmodel import under_runtime
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import (
     Budget,
@@ -20,16 +21,15 @@ from hosim.api.inputs import (
     several,
 )
 from hosim.cache_plan import Plan
-from hosim.costmodel import under_runtime
 from hosim.data.runtime import RUNTIME
 from hosim.data.stages import StagesResult
 from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.io.models import build
+from hosim.io.options import flag
 from hosim.jitter import Jitter
-from hosim.models import build
-from hosim.options import flag
 from hosim.study.asked import REORDER, AnyPolicy, PolicyChoice, as_choice, without
 
 _PIPELINE = "pipeline"

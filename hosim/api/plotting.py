@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from hosim.api.one_plan import replay
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
-from hosim.options import file_of
+from hosim.io.options import file_of
 from hosim.plain_text import counted
 from hosim.result import Result
 from hosim.study.rows_of_answers import VARIED
@@ -67,7 +67,7 @@ def plot(
     >>> [axes.get_title("left") for axes in figure.axes][:3]
     ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
     """
-    from hosim.files import write_bytes
+    from hosim.base.files import write_bytes
     from hosim.report.drawn import image, image_kind
 
     target = None if path is None else file_of(path, "path")

@@ -15,8 +15,8 @@ from hosim.extensions import added
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.io import load_named
+from hosim.io.models import Run
 from hosim.io.runtimes import runtime_named, under_runtime
-from hosim.models import Run
 from hosim.shipped import runtimes
 from hosim.validate.logged import FittedRuntime, LoggedRun, RunBeside, fit_runtime, read_logged_runs
 

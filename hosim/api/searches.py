@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Budget, Machine, Workload, question
-from hosim.options import declared, keywords
+from hosim.io.options import declared, keywords
 from hosim.study.asked import AnyPolicy, parse_axis
 
 if TYPE_CHECKING:

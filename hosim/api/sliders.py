@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hosim.api.inputs import Budget, Machine, Workload, question
 from hosim.engine import read_budget, resident_step
 from hosim.errors import InfeasibleError, InputError
-from hosim.options import declared, keywords
+from hosim.io.options import declared, keywords
 from hosim.report.drawn import Shown, widget
 from hosim.study.asked import AnyPolicy, Settings, Value
 from hosim.study.runs import BUDGET, Question, check, make_plan, replay

@@ -15,7 +15,7 @@ from hosim.cli.options import console, print_json, say_notes
 from hosim.cli.progress import FIRST_S, SWITCH
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError
-from hosim.options import OPTIONS, Given, Option, Options, is_given
+from hosim.io.options import OPTIONS, Given, Option, Options, is_given
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,7 +9,7 @@ from hosim.cli.options import console, hardware_of, print_json, write_page
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InputError
-from hosim.options import OPTIONS, Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 
 _MODELS = (
     "llama-3.2-3b,llama-3.1-8b,llama-3.1-8b:weights=int4,qwen3-14b,qwen3-32b:weights=int4,"

@@ -10,7 +10,7 @@ from hosim.cli.commands import command
 from hosim.cli.options import print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
-from hosim.options import REQUIRED, Given, Option, declared
+from hosim.io.options import REQUIRED, Given, Option, declared
 
 app = typer.Typer(help="Write, update or show the gate's baselines.", no_args_is_help=True)
 

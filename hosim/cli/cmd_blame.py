@@ -10,7 +10,7 @@ from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import question_of, say_notes
 from hosim.cli.progress import progress
-from hosim.options import Given, Option, declared
+from hosim.io.options import Given, Option, declared
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

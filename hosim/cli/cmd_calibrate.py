@@ -14,10 +14,10 @@ from hosim.cli.options import console, print_json
 from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say
-from hosim.options import OPTIONS, Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 
 if TYPE_CHECKING:
-    from hosim.importers.recordings import KinetoTrace
+    from hosim.io.importers.recordings import KinetoTrace
     from hosim.validate import Calibration, HeldOut, Measurements
 
 _ALONE = "it fits tables alone"
@@ -91,9 +91,9 @@ def calibrate(given: Given) -> None:
 
 
 def _fit_kernels(given: Given) -> None:
-    from hosim.files import read, write
-    from hosim.importers.recordings import of_machine, read_kernel_tables
+    from hosim.base.files import read, write
     from hosim.io import load_hardware
+    from hosim.io.importers.recordings import of_machine, read_kernel_tables
     from hosim.report import of_studies
     from hosim.shipped import find_hardware
     from hosim.validate.fits import fit_kernels, kernels_report, profile_with_kernels
@@ -119,8 +119,8 @@ def _fit_kernels(given: Given) -> None:
 
 
 def _fit_traces(given: Given) -> None:
+    from hosim.base.files import read, write
     from hosim.errors import InputError
-    from hosim.files import read, write
     from hosim.io import load_hardware
     from hosim.report import of_studies
     from hosim.shipped import find_hardware
@@ -200,8 +200,8 @@ def _predicted(
     others: Sequence[KinetoTrace], seen: Measurements, calibration: Calibration, base: str | None
 ) -> list[HeldOut]:
     """Predictions of other recordings. Raises :class:`InputError` without a base."""
+    from hosim.base.files import read
     from hosim.errors import InputError
-    from hosim.files import read
     from hosim.io import hardware_from_dict
     from hosim.shipped import find_hardware
     from hosim.validate import calibrated_profile, learn_from, modelled, predict_trace

@@ -12,7 +12,7 @@ from hosim.cli.commands import command
 from hosim.cli.options import console
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say_to_service
-from hosim.options import OPTIONS, Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 
 CASES = (
     Option(
@@ -79,7 +79,7 @@ def check(given: Given) -> None:
     judged), 3 if one does not fit.
     """
     from hosim import gate
-    from hosim.files import write_bytes
+    from hosim.base.files import write_bytes
     from hosim.gate import CaseError, errors_in_one, find_suite, kept_in
     from hosim.gate import check as checked
     from hosim.gate.verdicts import ERROR, exit_code

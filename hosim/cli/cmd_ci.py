@@ -10,7 +10,7 @@ import typer
 from hosim.cli.cmd_check import CASES
 from hosim.cli.commands import command
 from hosim.cli.terminal import say
-from hosim.options import OPTIONS, Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 
 app = typer.Typer(help="Write the files with which CI runs the gate.", no_args_is_help=True)
 

@@ -24,7 +24,7 @@ from hosim.cli.options import (
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
-from hosim.options import OPTIONS, Given, Option, Options, declared, refuse_others
+from hosim.io.options import OPTIONS, Given, Option, Options, declared, refuse_others
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -307,7 +307,7 @@ def _chosen(asked: Sequence[Question], given: Given) -> str:
 
 def _phase(graph: Graph) -> str:
     """The phase that a builder has made, also where its name does not say it."""
-    from hosim.models import FAMILIES, PRESETS, Run
+    from hosim.io.models import FAMILIES, PRESETS, Run
 
     recipe = graph.meta.get("builder")
     if not isinstance(recipe, Mapping):
@@ -367,7 +367,7 @@ def _say_what_is_pinned(machine: Hardware, results: Sequence[Result]) -> None:
     """A note for each host memory whose copies in some result are timed as pinned, for want of a
     rate for others.
     """
-    from hosim.costmodel.transfers import taken_as_pinned
+    from hosim.analysis.costmodel.transfers import taken_as_pinned
 
     moved = {
         name for result in results for name, figures in result.channels.items() if figures.bytes

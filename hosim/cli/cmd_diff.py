@@ -19,7 +19,7 @@ from hosim.cli.options import (
 )
 from hosim.cli.progress import progress
 from hosim.errors import InputError
-from hosim.options import OPTIONS, REQUIRED, Given, Option, declared
+from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

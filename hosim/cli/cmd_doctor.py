@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json
-from hosim.options import Given, declared
+from hosim.io.options import Given, declared
 
 
 @command(*declared("json"))

@@ -14,7 +14,7 @@ from hosim.cli.commands import command
 from hosim.cli.options import console, print_json, say_notes
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError, InputError
-from hosim.options import OPTIONS, Given, declared
+from hosim.io.options import OPTIONS, Given, declared
 
 if TYPE_CHECKING:
     from hosim.graph import Graph

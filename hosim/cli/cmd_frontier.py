@@ -8,7 +8,7 @@ from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import check_drawn, question_of, write_picture
 from hosim.cli.progress import progress
-from hosim.options import Given, declared
+from hosim.io.options import Given, declared
 
 
 @command(

@@ -9,7 +9,7 @@ import typer
 from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
 from hosim.cli.options import hardware_of
-from hosim.options import OPTIONS, Given, declared
+from hosim.io.options import OPTIONS, Given, declared
 
 app = typer.Typer(help="List the shipped hardware profiles, or show one.", no_args_is_help=True)
 

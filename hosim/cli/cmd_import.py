@@ -8,7 +8,7 @@ from hosim.cli.commands import command
 from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say
-from hosim.options import REQUIRED, Given, Option, declared
+from hosim.io.options import REQUIRED, Given, Option, declared
 
 _SOURCES = (
     "A workload or its spec, the name of one or of a model, or another tool's file: torch.export "
@@ -40,8 +40,8 @@ _OPTIONS = declared(
 @command(*_OPTIONS)
 def import_(given: Given) -> None:
     """Convert a model's graph to a workload file."""
-    from hosim.importers.recordings import import_kineto
     from hosim.io import load_any, load_named, save_workload
+    from hosim.io.importers.recordings import import_kineto
     from hosim.notes import notes
     from hosim.report.listed import workload_line
 

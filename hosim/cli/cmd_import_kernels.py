@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from hosim.cli.commands import command
 from hosim.cli.terminal import say
 from hosim.errors import InputError
-from hosim.options import REQUIRED, Given, Option
+from hosim.io.options import REQUIRED, Given, Option
 
 if TYPE_CHECKING:
-    from hosim.importers.recordings import KernelTable
+    from hosim.io.importers.recordings import KernelTable
 
 _OPTIONS = (
     Option(
@@ -42,8 +42,8 @@ _OPTIONS = (
 
 def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
     """The function that reads a file: a table of kernels, or of the layers of a model."""
-    from hosim.importers.recordings import read_kernel_tables
     from hosim.io import load_named
+    from hosim.io.importers.recordings import read_kernel_tables
 
     if model is None:
         return lambda source: read_kernel_tables(source, say)
@@ -56,8 +56,8 @@ def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
 @command(*_OPTIONS)
 def import_kernels(given: Given) -> None:
     """Convert measured kernel times to a table of a profile."""
-    from hosim.files import compressed, write_bytes
-    from hosim.importers.recordings import of_machine, tables_text
+    from hosim.base.files import compressed, write_bytes
+    from hosim.io.importers.recordings import of_machine, tables_text
 
     sources, output, machine = given.sources, given.output, given.machine
     read = _reader(given.model)

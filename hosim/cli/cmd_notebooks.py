@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hosim.cli.commands import command
 from hosim.cli.terminal import say
-from hosim.options import REQUIRED, Given, Option
+from hosim.io.options import REQUIRED, Given, Option
 
 _FOLDER = Option(
     "folder",
@@ -24,8 +24,8 @@ def notebooks(given: Given) -> None:
 
     It never overwrites a file that differs: move such a file away first.
     """
+    from hosim.base.files import write_bytes
     from hosim.errors import InputError
-    from hosim.files import write_bytes
     from hosim.shipped import notebook_paths
 
     folder = given.folder

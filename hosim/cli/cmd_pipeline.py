@@ -7,7 +7,7 @@ from hosim.cli.commands import command
 from hosim.cli.options import check_trace, hardware_of
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
-from hosim.options import REQUIRED, Given, Option, declared
+from hosim.io.options import REQUIRED, Given, Option, declared
 
 _OPTIONS = declared(
     "workloads hardware policy budget detail trace json",
@@ -42,7 +42,7 @@ def pipeline(given: Given) -> None:
         plans = plan_stages(workloads, given.hardware, given.policy, given.budget)
         result = replay_stages(plans, record=trace is not None)
     if trace is not None:
-        from hosim.files import write
+        from hosim.base.files import write
         from hosim.report.timelines import trace_of_stages
 
         write(trace, trace_of_stages(plans, result))

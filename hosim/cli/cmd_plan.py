@@ -11,7 +11,7 @@ from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import note, say
 from hosim.errors import InputError
-from hosim.options import OPTIONS, Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
 from hosim.extensions import added
-from hosim.options import Given, Option, declared
+from hosim.io.options import Given, Option, declared
 
 _KV = Option("kv", of=bool, default=False, help="Those for the cache of 'hosim serve' instead.")
 

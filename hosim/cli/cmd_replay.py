@@ -20,7 +20,7 @@ from hosim.cli.options import (
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError
-from hosim.options import REQUIRED, Given, Option, declared
+from hosim.io.options import REQUIRED, Given, Option, declared
 
 if TYPE_CHECKING:
     from hosim.analysis.verifying import Finding
@@ -115,7 +115,7 @@ def replay(given: Given) -> None:
         result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
     _export(given, loaded, machine, result)
     if certificate is not None and result.feasible:
-        from hosim.files import write
+        from hosim.base.files import write
 
         write(certificate, to_certificate(loaded, machine, result, repeats=not findings))
         say(f"wrote {certificate}")
@@ -133,7 +133,7 @@ def replay(given: Given) -> None:
 
 def _export(given: Given, loaded: Plan, machine: Hardware, result: Result) -> None:
     """Write the picture, the trace and the memory history that are asked for."""
-    from hosim.files import write, write_bytes
+    from hosim.base.files import write, write_bytes
     from hosim.report import timelines
 
     if given.plot is not None:

@@ -6,7 +6,7 @@ from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import check_drawn, questions_of, say_notes, write_picture
 from hosim.cli.progress import progress
-from hosim.options import Given, declared
+from hosim.io.options import Given, declared
 
 _OPTIONS = declared(
     "workload hardware policies budget runs op_sigma transfer_sigma seed order devices "

@@ -11,7 +11,7 @@ from hosim.cli.commands import NAMES, command
 from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say, warn
-from hosim.options import REQUIRED, Given, Option, declared
+from hosim.io.options import REQUIRED, Given, Option, declared
 
 app = typer.Typer(
     help="List the shipped runtimes, show one, or fit one to logs.", no_args_is_help=True
@@ -87,7 +87,7 @@ def show(given: Given) -> None:
 def fit(given: Given) -> None:
     """Fit a runtime to lines of your own logs."""
     from hosim.api import runtime_fit
-    from hosim.files import write
+    from hosim.base.files import write
     from hosim.io.runtimes import runtime_to_dict
     from hosim.report.listed import runtime, runtime_in_short
 

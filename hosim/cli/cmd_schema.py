@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from hosim.cli.commands import command
-from hosim.options import REQUIRED, Given, Option
+from hosim.io.options import REQUIRED, Given, Option
 
 _NAME = Option(
     "name",

@@ -12,7 +12,7 @@ from hosim.cli.options import check_drawn, question_of, say_notes, write_picture
 from hosim.cli.progress import bar
 from hosim.cli.terminal import say, warn
 from hosim.errors import InputError
-from hosim.options import Given, Option, declared
+from hosim.io.options import Given, Option, declared
 
 _OPTIONS = declared(
     "workload hardware vary points policy budget output jobs scheduler devices no_recompute "

@@ -14,7 +14,7 @@ from hosim.cli.options import console, print_json, write_page
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InputError
-from hosim.options import OPTIONS, REQUIRED, Given, Option, declared, refuse_others
+from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared, refuse_others
 
 _OPTIONS = declared(
     "traces html device max_error detail json",
@@ -149,7 +149,7 @@ def _holds(folder: Path) -> str:
 
 
 def _schemes(folder: Path, json: bool) -> None:
-    from hosim.files.formats import unexpected
+    from hosim.base.files.formats import unexpected
     from hosim.report import of_studies
     from hosim.validate import validate_schemes
 

@@ -9,7 +9,7 @@ import typer
 from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
 from hosim.cli.options import console, graph_of, hardware_of, print_json
-from hosim.options import OPTIONS, Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 
 app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_help=True)
 
@@ -19,7 +19,7 @@ app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_he
 def list_(given: Given) -> None:
     """List the shipped workloads."""
     from hosim import shipped
-    from hosim.models import PRESETS
+    from hosim.io.models import PRESETS
     from hosim.report import listed as listings
 
     names = shipped.workloads()
@@ -36,7 +36,7 @@ def list_(given: Given) -> None:
 @command(*declared("detail json"))
 def models(given: Given) -> None:
     """List the models that hosim can build by name."""
-    from hosim.models import FAMILIES, PRESETS, listed_models
+    from hosim.io.models import FAMILIES, PRESETS, listed_models
     from hosim.report import listed as listings
 
     if given.json:

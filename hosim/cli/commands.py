@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 from hosim.cli import terminal
 from hosim.cli.targets import check_overwrites_nothing_given, written
 from hosim.errors import LONGEST, HosimError, InputError
-from hosim.options import OPTIONS, Given, Option, Options, check_together
+from hosim.io.options import OPTIONS, Given, Option, Options, check_together
 from hosim.plain_text import one_line
 
 SECTIONS = {
@@ -260,7 +260,7 @@ def _completion(option: Option) -> Callable[[str], list[str]] | None:
 
 def _workloads() -> Iterable[str]:
     from hosim import shipped
-    from hosim.models import PRESETS
+    from hosim.io.models import PRESETS
 
     return (*shipped.workloads(), *PRESETS)
 

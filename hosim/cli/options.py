@@ -13,7 +13,7 @@ import typer
 from hosim.base.collector import no_collection
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note, notes, say
-from hosim.options import OPTIONS, Given
+from hosim.io.options import OPTIONS, Given
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,7 +104,7 @@ def check_trace(path: Path | None) -> None:
 
 def write_picture(path: Path, figure: Figure) -> None:
     """Write a figure to a file in the format that its name ends in, with a note on stderr."""
-    from hosim.files import write_bytes
+    from hosim.base.files import write_bytes
     from hosim.report.drawn import image, image_kind
 
     write_bytes(path, image(figure, image_kind(path)))
@@ -113,7 +113,7 @@ def write_picture(path: Path, figure: Figure) -> None:
 
 def write_page(path: Path, text: str) -> None:
     """Write a page to a file, with a note on stderr."""
-    from hosim.files import write_bytes
+    from hosim.base.files import write_bytes
 
     write_bytes(path, text.encode())
     say(f"wrote {path}")

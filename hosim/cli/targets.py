@@ -32,7 +32,7 @@ def written(*names: str, says: str, endings: Sequence[str] = ()) -> Any:
         context: typer.Context, parameter: typer.CallbackParam, path: Path | None
     ) -> Path | None:
         if path is not None:
-            from hosim.files import check_ending, check_target
+            from hosim.base.files import check_ending, check_target
 
             if str(path) == "-":
                 raise InputError("expected a file name, got '-'", source=names[0])

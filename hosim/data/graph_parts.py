@@ -169,7 +169,7 @@ class Op:
 
     References
     ----------
-    :mod:`hosim.costmodel.op_time` estimates its time if ``duration_ns`` is ``None``.
+    :mod:`hosim.analysis.costmodel.op_time` estimates its time if ``duration_ns`` is ``None``.
 
     Examples
     --------

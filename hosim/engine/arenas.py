@@ -149,7 +149,7 @@ class PlannedArena:
     def _pack(self) -> tuple[AllocatorState, int]:
         """The state at the peak of allocated bytes, and the height of the packing; found once."""
         if self._packed is None:
-            from hosim.packing import pack  # other allocators pack nothing
+            from hosim.analysis.packing import pack  # other allocators pack nothing
 
             uppers = [self._now if upper < 0 else upper for upper in self._uppers]
             packing = pack(self._lowers, uppers, self._sizes, alignment=MIN_BLOCK, effort=_EFFORT)

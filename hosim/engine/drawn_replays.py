@@ -2,7 +2,7 @@
 for each.
 
 What a draw changes are the times of ops and the volumes of copies, as integers in the table, as if
-the bandwidth of a link were less or more (:mod:`hosim.costmodel.spreads.drawn_times`). Latencies
+the bandwidth of a link were less or more (:mod:`hosim.analysis.costmodel.spreads.drawn_times`). Latencies
 stay. Of a plan that the loop does not cover, the makespan in a draw is the time along the chain of
 ops and copies that ended last in its one replay (:mod:`hosim.analysis.slack.step_path`), each as
 long as the draw says.
@@ -16,12 +16,12 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
+from hosim.analysis.costmodel import op_durations
+from hosim.analysis.costmodel.spreads import DrawnTimes, Factor, has_draws
+from hosim.analysis.costmodel.transfers import NS_PER_S
 from hosim.analysis.slack import step_path
 from hosim.base.collector import no_collection
 from hosim.cache_plan import Plan, RuntimePolicy
-from hosim.costmodel import op_durations
-from hosim.costmodel.spreads import DrawnTimes, Factor, has_draws
-from hosim.costmodel.transfers import NS_PER_S
 from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine.decisions import Remembering
 from hosim.engine.event_loop import longs

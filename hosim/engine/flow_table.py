@@ -1,8 +1,8 @@
 """The rates of flows, and the speeds of ops beside them, as whole numbers in tables that grow as
 combinations of flows come up.
 
-Rules 6, 11, 13, 14, 19, 20 and 22 of docs/contract.md, by :mod:`hosim.costmodel.transfers` and
-:mod:`hosim.costmodel`. A rate is so many 1/``scale`` bytes per second: max-min rates of at most K
+Rules 6, 11, 13, 14, 19, 20 and 22 of docs/contract.md, by :mod:`hosim.analysis.costmodel.transfers` and
+:mod:`hosim.analysis.costmodel`. A rate is so many 1/``scale`` bytes per second: max-min rates of at most K
 flows are whole in parts of 1/s, where s is the product over the primes p <= K of p^(K div p), so
 that volumes are exact in integers. The work of an op is in parts of a nanosecond of its own, one
 number an op.
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import lcm, prod
 
-from hosim.costmodel import MemoryUse
+from hosim.analysis.costmodel import MemoryUse
 from hosim.engine.event_loop import Cells, ints, longs
 from hosim.engine.loop_cells import LOW
 from hosim.engine.transfer_rates import TransferRates

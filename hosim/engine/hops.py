@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from hosim.analysis.costmodel.transfers import route
 from hosim.cache_plan import DETACH, Plan
-from hosim.costmodel.transfers import route
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hosim.analysis.costmodel.transfers import NS_PER_S
 from hosim.cache_plan import AT_START, DETACH, STORE, Plan
-from hosim.costmodel.transfers import NS_PER_S
 from hosim.data.runtime import COPIES, Runtime
 from hosim.engine.event_loop import flags, ints, longs
 from hosim.engine.flow_table import TOO_LARGE, UncoveredError

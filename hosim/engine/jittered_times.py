@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 
 from hosim.analysis import canonical_places
+from hosim.analysis.costmodel.transfers import first_of_group
 from hosim.cache_plan import Plan
-from hosim.costmodel.transfers import first_of_group
 from hosim.graph import Graph
 from hosim.jitter import Jitter
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.costmodel import MemoryUse, copy_uses, op_durations, with_memories
-from hosim.costmodel.transfers import (
+from hosim.analysis.costmodel import MemoryUse, copy_uses, op_durations, with_memories
+from hosim.analysis.costmodel.transfers import (
     NS_PER_S,
     bytes_per_s_over_links,
     crossed_fabrics,
@@ -41,7 +41,7 @@ class ProgramBase:
     """The arrays of a graph on a machine, which all tables of its plans share. ``cells`` are not to
     be changed.
 
-    ``machine`` is the one of copies (:func:`hosim.costmodel.memory_traffic.machine_of_copies`), of
+    ``machine`` is the one of copies (:func:`hosim.analysis.costmodel.memory_traffic.machine_of_copies`), of
     whose equal devices one stands for all. ``durations`` are nanoseconds by op, ``uses`` the ops
     that copies slow down, ``sent`` the bytes of the collectives that cross fabrics, by op. What the
     loop does not cover raises :class:`~hosim.engine.flow_table.UncoveredError`.

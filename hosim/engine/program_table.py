@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hosim.analysis.costmodel.transfers import NS_PER_S
 from hosim.cache_plan import AT_START
-from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
 from hosim.engine.hops import Hop

@@ -63,7 +63,7 @@ def replay(
 
     Copies take bandwidth of the memories at their ends: with ``compete`` they share it, and an op
     that needs the device tier's goes slower while they flow
-    (:mod:`hosim.costmodel.memory_traffic`); ``slowed_ns`` is what that cost. By default it is so
+    (:mod:`hosim.analysis.costmodel.memory_traffic`); ``slowed_ns`` is what that cost. By default it is so
     where some op has no ``duration_ns``, so that its time is the cost model's, or has
     ``bytes_accessed``.
 

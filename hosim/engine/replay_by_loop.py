@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.cache_plan import AT_START, PREFETCH, Plan, RuntimePolicy
-from hosim.costmodel import copies_compete, op_durations
-from hosim.costmodel.transfers import (
+from hosim.analysis.costmodel import copies_compete, op_durations
+from hosim.analysis.costmodel.transfers import (
     NS_PER_S,
     meeting_ranks,
 )
+from hosim.cache_plan import AT_START, PREFETCH, Plan, RuntimePolicy
 from hosim.engine import result_figures
 from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
 from hosim.engine.flow_table import FOR_SOME, TOO_LARGE, UncoveredError

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from hosim.analysis import canonical, idle_below, static_peak
+from hosim.analysis.costmodel import known_on_device, on_the_device
 from hosim.cache_plan import Plan
-from hosim.costmodel import known_on_device, on_the_device
 from hosim.data.draws import LaterDraws
 from hosim.engine.replay import replay
 from hosim.errors import InputError
@@ -34,7 +34,7 @@ def resident_step(graph: Graph, hardware: Hardware) -> ResidentStep:
     For a tensor in parts that is all of them (:attr:`hosim.graph.Tensor.of`): another step uses the
     others.
 
-    Where nothing says how long an op takes there, :func:`hosim.costmodel.on_the_device.base_line`
+    Where nothing says how long an op takes there, :func:`hosim.analysis.costmodel.on_the_device.base_line`
     does. It is kept with the graph until another machine is given.
     """
     return graph.derived_on(hardware, _replayed)
@@ -88,7 +88,7 @@ def _built_again(graph: Graph) -> Graph | None:
     parameters = graph.meta.get("builder")
     if not isinstance(parameters, Mapping):
         return None
-    from hosim.models import PROCESSORS, build
+    from hosim.io.models import PROCESSORS, build
 
     try:
         same = build(graph.name, parameters)

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
+from hosim.analysis.costmodel import guessed_collectives
 from hosim.analysis.remarks import WholeMoves, changed_line, whole_move_lines, whole_moves
 from hosim.cache_plan import DETACH, PREFETCH, STORE, Plan
-from hosim.costmodel import guessed_collectives
 from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import seen_peaks
 from hosim.data.unknown_ops import unknown_ops

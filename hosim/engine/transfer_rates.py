@@ -13,8 +13,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from hosim.costmodel import HELD_BYTES_PER_S
-from hosim.costmodel.transfers import Link, ceiling, crossed_fabrics, max_min_rates, may_be_slower
+from hosim.analysis.costmodel import HELD_BYTES_PER_S
+from hosim.analysis.costmodel.transfers import (
+    Link,
+    ceiling,
+    crossed_fabrics,
+    max_min_rates,
+    may_be_slower,
+)
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Fabric, Hardware
 from hosim.units import LARGEST

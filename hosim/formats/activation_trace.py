@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hosim.base.files import read_json
 from hosim.errors import InputError
-from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers import op_kind
+from hosim.io.importers import op_kind
 
 _NOTES = {
     "storages": "of activations alone; parameters, optimizer states and inputs are not traced",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from hosim import formats as room
 
 if TYPE_CHECKING:
-    from hosim.files.formats import Source
+    from hosim.base.files.formats import Source
     from hosim.graph import Graph
 
 

@@ -4,7 +4,7 @@ Every node is an op that waits for its ``data_deps`` and takes its recorded dura
 microseconds. Host nodes run on ``host<thread>``, device nodes on ``compute`` (the busiest stream)
 and ``stream<id>``. Device nodes use the tensors that the trace lists for them. Host nodes hold no
 tensors, but a tensor that a host operator returns without taking it is a new storage. The FLOP of a
-host operator, by its name and shapes (:mod:`hosim.importers.aten_flops`), are those of the longest
+host operator, by its name and shapes (:mod:`hosim.io.importers.aten_flops`), are those of the longest
 device node that waits for it.
 
 The protobuf is read by its wire format, and only the fields that matter here: one
@@ -25,11 +25,11 @@ from pathlib import Path
 from struct import unpack
 from typing import Any
 
+from hosim.base.files import formats, read_bytes, read_head, read_json
 from hosim.errors import InputError
-from hosim.files import formats, read_bytes, read_head, read_json
 from hosim.graph import Graph, GraphBuilder
-from hosim.importers import CallShapes, aten_flops, composed_flops, op_kind
-from hosim.importers.torch_programs import Storages, TracedTensor
+from hosim.io.importers import CallShapes, aten_flops, composed_flops, op_kind
+from hosim.io.importers.torch_programs import Storages, TracedTensor
 from hosim.notes import ASSUMED, MISSING
 from hosim.plain_text import counted
 

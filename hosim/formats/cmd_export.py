@@ -14,7 +14,7 @@ from hosim.cli.options import questions_of
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError, InputError
-from hosim.options import OPTIONS, Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 from hosim.units import human_percent
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _give(
     json: bool,
 ) -> None:
     """Write the settings to a file, which ``said`` sums up, or print them."""
-    from hosim.files import write_bytes
+    from hosim.base.files import write_bytes
     from hosim.io import to_json
 
     if output is not None:

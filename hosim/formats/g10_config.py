@@ -47,8 +47,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hosim.base.files import read_bytes
 from hosim.errors import InputError
-from hosim.files import read_bytes
 from hosim.graph import Graph, GraphBuilder
 from hosim.limits import within
 from hosim.measured_on import MEASURED_ON

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hosim.base.files import read_json
 from hosim.data.unknown_ops import UNKNOWN_OPS
 from hosim.errors import GraphError, InputError
-from hosim.files import read_json
 from hosim.graph import Graph, GraphBuilder
 
 _NOTES = {

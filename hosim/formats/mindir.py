@@ -7,7 +7,7 @@ The mapping:
   it takes a ``gradient``. Only shapes are read, never weights.
 - ``Load``, ``Depend``, ``UpdateState``, ``MakeTuple``, ``TupleGetItem`` and the like compute
   nothing. ``Reshape``, ``ExpandDims``, ``Squeeze`` and ``Flatten`` are views, as in
-  :mod:`hosim.importers.torch_programs.torch_export`; ``Transpose`` and ``Split`` are copies. Every
+  :mod:`hosim.io.importers.torch_programs.torch_export`; ``Transpose`` and ``Split`` are copies. Every
   other primitive is an op.
 - Constants that are numbers (scalars, tuples of sizes) are not tensors; other constants are of kind
   ``buffer``.
@@ -28,13 +28,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hosim.costmodel.kernels import UNKNOWN, KernelSizes, product_kernel
+from hosim.analysis.costmodel.kernels import UNKNOWN, KernelSizes, product_kernel
+from hosim.base.files import mapped
 from hosim.errors import InputError
-from hosim.files import mapped
 from hosim.formats.mindir_file import Function, MindirModel, Node, Shape, read_model
 from hosim.graph import Graph
-from hosim.importers import convolution_flops, matmul_flops, operator_kind
-from hosim.importers.stored import Recording, StaticTensor, UsedPart
+from hosim.io.importers import convolution_flops, matmul_flops, operator_kind
+from hosim.io.importers.stored import Recording, StaticTensor, UsedPart
 from hosim.limits import Budget, within
 
 _NOTES = {

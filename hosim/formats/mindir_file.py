@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hosim.base.files import formats
 from hosim.errors import InputError
-from hosim.files import formats
-from hosim.importers.stored import ELEMENTS
+from hosim.io.importers.stored import ELEMENTS
 
 _DTYPES = {
     **ELEMENTS,

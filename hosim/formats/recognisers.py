@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hosim.files import formats as wire
+from hosim.base.files import formats as wire
 
 _METADATA_FIELDS = {1: (2,), 2: (2,)}
 """The wire types of the fields of ``GlobalMetadata``: version and attributes."""

@@ -17,8 +17,8 @@ from hosim.errors import InputError
 from hosim.extensions import added
 from hosim.gate.judged_metrics import MetricVerdict, Tolerance, parse_tolerances
 from hosim.gate.records import SUFFIX, Measured, Record, confined, is_baseline
+from hosim.io.options import OPTIONS, check_together
 from hosim.limits import within
-from hosim.options import OPTIONS, check_together
 from hosim.plain_text import written
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Case:
     (:class:`CaseKind`). Paths are relative to ``folder``, which may also hold an entry's package. A
     case of a matrix is named ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``. ``strict`` refuses a plan
     file that was made for another workload, machine or budget; ``rescale`` scales durations that
-    were measured on another machine (:mod:`hosim.costmodel.rescaled`).
+    were measured on another machine (:mod:`hosim.analysis.costmodel.rescaled`).
     """
 
     name: str
@@ -144,7 +144,7 @@ class Suite:
 
         Raises :class:`InputError` for a name that matches no case.
         """
-        from hosim.files import unknown_name
+        from hosim.base.files import unknown_name
 
         wanted: set[str] = set()
         for name in (given := tuple(names)):

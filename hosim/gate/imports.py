@@ -102,7 +102,7 @@ def graph_of_model(
     """The graph of a torch model called with ``inputs``, or with an optimizer of a training step,
     as :func:`hosim.load` takes them. Raises :class:`InputError`.
     """
-    from hosim.importers.torch_programs import import_torch_model, require_torch
+    from hosim.io.importers.torch_programs import import_torch_model, require_torch
 
     require_torch()
     import torch

@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from hosim.base.collector import no_collection
+from hosim.base.files import parse, read_bytes, to_text, write_bytes
 from hosim.errors import HosimError
-from hosim.files import parse, read_bytes, to_text, write_bytes
 from hosim.graph import Graph
 from hosim.io import workload_from_dict, workload_to_dict
 

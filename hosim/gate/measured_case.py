@@ -12,13 +12,13 @@ from typing import Any
 
 from hosim import engine
 from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprint
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.remarks import check_made_for
 from hosim.analysis.verifying import verify
+from hosim.base.files import parse, to_text
 from hosim.cache_plan import AT_START, DETACH, Plan
-from hosim.costmodel import op_durations
 from hosim.data.versions import VERSIONS
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
-from hosim.files import parse, to_text
 from hosim.gate.cases import Case, kind_of
 from hosim.gate.imports import code_digest, graph_of_entry, graph_of_file
 from hosim.gate.judged_metrics import metrics_of
@@ -248,8 +248,8 @@ def _source(case: Case) -> str:
 
 def asked_of(case: Case) -> dict[str, str]:
     """The question of a case; where its workload is a recipe, with what that says."""
-    from hosim.files import read
-    from hosim.files.formats import read_source
+    from hosim.base.files import read
+    from hosim.base.files.formats import read_source
     from hosim.io import check_spec, names_model
     from hosim.shipped import find_workload, is_shipped
 

@@ -1,6 +1,6 @@
 """Graphs of any format. :func:`load_any` tells formats apart by the contents of a file.
 
-An importer is a line of :data:`_LOADERS`, for a title of :func:`hosim.files.formats.known_formats`.
+An importer is a line of :data:`_LOADERS`, for a title of :func:`hosim.base.files.formats.known_formats`.
 Its module is imported when needed.
 """
 
@@ -11,13 +11,19 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hosim import importers
+from hosim.base.files import check_names, content
+from hosim.base.files.formats import (
+    format_of_source,
+    known_formats,
+    read_source,
+    recognised,
+    seeming,
+)
 from hosim.errors import GraphError, InputError
 from hosim.extensions import added
-from hosim.files import check_names, content
-from hosim.files.formats import format_of_source, known_formats, read_source, recognised, seeming
 from hosim.graph import Graph
-from hosim.importers import onnx, recordings, torch_programs
+from hosim.io import importers
+from hosim.io.importers import onnx, recordings, torch_programs
 from hosim.io.spec import import_spec
 from hosim.io.workload_file import load_workload
 

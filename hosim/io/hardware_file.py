@@ -15,9 +15,9 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
-from hosim import files as reading
+from hosim.base import files as reading
+from hosim.base.files import check_names
 from hosim.errors import InputError
-from hosim.files import check_names
 from hosim.hardware import (
     SCOPES,
     Channel,
@@ -334,7 +334,7 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
         hw = _HARDWARE.read(checked)
     compute = checked.get("compute", {})
     if compute.get("kernels"):
-        from hosim.costmodel.kernels import check_constants
+        from hosim.analysis.costmodel.kernels import check_constants
 
         with errors_of(source):
             check_constants(hw.compute.kernels)
@@ -349,7 +349,7 @@ def _tables(files: list[str], source: str | None) -> tuple[MeasuredTimes, ...]:
     """Return the measured times of the tables in files; their names are relative to the folder of
     the profile. Tables have one machine.
     """
-    from hosim.importers.recordings import measured_times, read_kernel_tables
+    from hosim.io.importers.recordings import measured_times, read_kernel_tables
 
     folder = os.path.dirname(source) if source is not None else ""
     found: list[MeasuredTimes] = []

@@ -18,8 +18,8 @@ from typing import Any, Generic, Literal, NotRequired, Optional, TypeVar
 from pydantic import TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from hosim.base.files import format_of, unknown_name
 from hosim.errors import GraphError, HardwareError, InputError
-from hosim.files import format_of, unknown_name
 from hosim.io.validators import STRICT, Count, Name
 
 T = TypeVar("T")

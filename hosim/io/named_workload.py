@@ -20,7 +20,7 @@ def load_named(text: str) -> Graph:
     """The graph of a path, of a shipped workload, or of a model with ``:parameter=value`` behind
     it.
 
-    A model is a preset of :mod:`hosim.models.presets`, a ``config.json`` or the folder of one. A
+    A model is a preset of :mod:`hosim.io.models.presets`, a ``config.json`` or the folder of one. A
     path or a shipped workload wins. A parameter of a mapping has a dot, as ``config.n_layer=2``.
     The graph's name has the parameters, so that no plan for others is taken for one of it. Raises
     :class:`InputError`.
@@ -33,7 +33,7 @@ def load_named(text: str) -> Graph:
     except InputError as error:
         if settings and (is_path(model) or os.path.isdir(model)):
             return _built(text)
-        from hosim.models import PRESETS
+        from hosim.io.models import PRESETS
 
         near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
         if near and near[0] in PRESETS:
@@ -52,16 +52,16 @@ def names_model(text: str) -> bool:
     """
     if is_path(text) or text in workloads():
         return False
-    from hosim.importers import is_hub_name
-    from hosim.models import PRESETS
+    from hosim.io.importers import is_hub_name
+    from hosim.io.models import PRESETS
 
     model = text.partition(":")[0]
     return model in PRESETS or is_hub_name(model)
 
 
 def _built(text: str) -> Graph:
-    from hosim.importers import builder_parameters, name_of
-    from hosim.models import build
+    from hosim.io.importers import builder_parameters, name_of
+    from hosim.io.models import build
 
     parameters = builder_parameters(text)
     try:

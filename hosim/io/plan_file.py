@@ -11,8 +11,10 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from hosim.analysis.costmodel.transfers import route
 from hosim.analysis.remarks import origin_of
 from hosim.base.collector import no_collection
+from hosim.base.files import read, unknown_name, write
 from hosim.base.search_control import (
     BY_BOUND,
     BY_CALLBACK,
@@ -33,10 +35,8 @@ from hosim.cache_plan import (
     Plan,
     PlanOrigin,
 )
-from hosim.costmodel.transfers import route
 from hosim.edits import Edits, Recompute
 from hosim.errors import InputError
-from hosim.files import read, unknown_name, write
 from hosim.graph import DEVICE, Graph
 from hosim.hardware import Hardware
 from hosim.io.key_tables import (

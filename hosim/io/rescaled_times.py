@@ -4,7 +4,7 @@ profile.
 
 from __future__ import annotations
 
-from hosim.costmodel import rescaled_from
+from hosim.analysis.costmodel import rescaled_from
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

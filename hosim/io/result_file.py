@@ -13,10 +13,10 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from hosim.analysis.remarks import NoOffload, beside_fastest, draws_notes, strongest_rival
+from hosim.base.files import format_of
 from hosim.data.draws import Draws, LaterDraws, UncertainPart
 from hosim.data.seen_peaks import VERDICTS, SeenPeak, SeenPeaks
 from hosim.data.unknown_ops import UnknownOps
-from hosim.files import format_of
 from hosim.graph import KINDS
 from hosim.io.key_tables import (
     COUNT,

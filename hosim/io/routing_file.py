@@ -3,7 +3,7 @@ names are those of its graph.
 
 Beside the gates it has the trace: either ``steps``, the numbers of the experts chosen in each step
 by each gate, or ``generate``, the arguments of a seeded random one
-(:func:`hosim.models.routing_draw.generate`).
+(:func:`hosim.io.models.routing_draw.generate`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any, NotRequired
 from pydantic import with_config
 from typing_extensions import TypedDict
 
+from hosim.base.files import read, write
 from hosim.data.expert_routing import Expert, Gate, Routing
 from hosim.errors import InputError
-from hosim.files import read, write
 from hosim.graph import Graph
 from hosim.io.key_tables import (
     COUNT,
@@ -123,7 +123,7 @@ def routing_from_dict(data: object, graph: Graph, source: str | None = None) -> 
 
 
 def _generated(routing: Routing, arguments: GenerateModel, source: str | None) -> Routing:
-    from hosim.models import generate
+    from hosim.io.models import generate
 
     try:
         return generate(routing.graph, routing.gates, **arguments)

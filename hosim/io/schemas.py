@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hosim.base.files import KINDS, format_of, unknown_name
 from hosim.errors import InputError
-from hosim.files import KINDS, format_of, unknown_name
 from hosim.io.validators import Format
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"

@@ -1,6 +1,6 @@
 """Makes a workload from its spec (``hosim.spec/1``, see :mod:`hosim.io.spec_file`).
 
-:mod:`hosim.models` makes the workload of a spec with a ``builder``. With the importer
+:mod:`hosim.io.models` makes the workload of a spec with a ``builder``. With the importer
 ``torch_export``, a model of ``transformers`` is built from its config alone, on the meta device
 (without making or downloading weights), and exported with ``torch.export.export(model, (), inputs,
 strict=False)``; ``torch_train`` traces a training step of the same model instead.
@@ -16,8 +16,8 @@ from importlib.util import find_spec
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from hosim.base.files import did_you_mean
 from hosim.errors import InputError
-from hosim.files import did_you_mean
 from hosim.graph import Graph
 from hosim.limits import limit, refusal, within
 
@@ -91,7 +91,7 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
         }
         if spec["importer"] == "torch_train":
             return _trained(spec, meta)
-        from hosim.importers.torch_programs import import_exported
+        from hosim.io.importers.torch_programs import import_exported
 
         return import_exported(
             export_model(spec["model"], spec["inputs"]), name=spec["name"], meta=meta
@@ -103,9 +103,9 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
 
 
 def _built(spec: Mapping[str, Any], source: str) -> Graph:
-    from hosim.importers import builder_parameters
+    from hosim.io.importers import builder_parameters
+    from hosim.io.models import build
     from hosim.io.runtimes import with_runtime
-    from hosim.models import build
 
     parameters = builder_parameters(spec["builder"], os.path.dirname(source))
     try:
@@ -119,7 +119,7 @@ def _built(spec: Mapping[str, Any], source: str) -> Graph:
 
 
 def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
-    from hosim.importers.torch_programs import import_training
+    from hosim.io.importers.torch_programs import import_training
 
     model, training = spec["model"], spec.get("training", {})
     options = {
@@ -146,7 +146,7 @@ def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
 
 
 def _require_transformers() -> None:
-    from hosim.importers.torch_programs import require_torch
+    from hosim.io.importers.torch_programs import require_torch
 
     require_torch()
     if find_spec("transformers") is None:
@@ -156,7 +156,7 @@ def _require_transformers() -> None:
 
 
 def _dtype_of(name: str) -> Any:
-    from hosim.importers.torch_programs import dtype_of
+    from hosim.io.importers.torch_programs import dtype_of
 
     return dtype_of(name)
 
@@ -172,7 +172,7 @@ def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
     """The exported program of a spec's ``model`` called with its ``inputs``, on the meta device."""
-    from hosim.importers.torch_programs import exported
+    from hosim.io.importers.torch_programs import exported
 
     _require_transformers()
     module = _module(model, _dtype_of(model.get("dtype", "bf16")))
@@ -183,7 +183,7 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     import torch
     import transformers
 
-    from hosim.importers.torch_programs import default_dtype
+    from hosim.io.importers.torch_programs import default_dtype
 
     name = model["class"]
     try:

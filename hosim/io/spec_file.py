@@ -19,7 +19,7 @@ optional)::
 
     training: {optimizer: adamw-master, micro_batches: 1, autocast: bf16, checkpoint: true}
 
-Or it names a builder of :mod:`hosim.models` with its parameters, which needs nothing but hosim::
+Or it names a builder of :mod:`hosim.io.models` with its parameters, which needs nothing but hosim::
 
     format: hosim.spec/1
     name: llama-3.1-8b-train-4k
@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from hosim.files import read
+from hosim.base.files import read
 from hosim.io.validators import STRICT, Format, Name
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp64", "int8", "uint8", "int32", "int64", "bool"]

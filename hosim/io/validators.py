@@ -13,8 +13,8 @@ from typing import Annotated, Any, Generic, TypeVar
 from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError, WithJsonSchema
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from hosim.base.files import check_format, did_you_mean
 from hosim.errors import InputError, UnitError
-from hosim.files import check_format, did_you_mean
 from hosim.units import LARGEST, parse_compute, parse_frequency, parse_rate, parse_size, parse_time
 
 T = TypeVar("T")

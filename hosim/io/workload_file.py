@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hosim.base.collector import no_collection
-from hosim.errors import InputError
-from hosim.files import (
+from hosim.base.files import (
     check_json,
     check_names,
     check_no_name,
@@ -21,6 +20,7 @@ from hosim.files import (
     read_bytes,
     write,
 )
+from hosim.errors import InputError
 from hosim.graph import DEVICE, KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
 from hosim.io.key_tables import (
     COUNT,

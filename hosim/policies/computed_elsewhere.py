@@ -84,7 +84,7 @@ def computed_there(graph: Graph, hardware: Hardware, policy: str, part: Computed
             f"{needs} where hosim builds it; in a workload file ops name their processor",
             source=f"policy {policy}",
         )
-    from hosim.models import build
+    from hosim.io.models import build
 
     told = {
         part.option: f"{DEVICE}/{tier}" if part.chosen else tier,

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from hosim.analysis import needed_bytes
+from hosim.base.files import did_you_mean
 from hosim.base.in_cells import InCells
 from hosim.base.search_control import (
     BY_CALLBACK,
@@ -26,13 +27,12 @@ from hosim.base.search_control import (
 )
 from hosim.cache_plan import MANUAL, Plan
 from hosim.errors import HosimError, InfeasibleError, InputError
-from hosim.files import did_you_mean
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import planned_in_order_of_uses
 from hosim.policies.computed_elsewhere import ComputedElsewhere, computed_there
 from hosim.policies.strangers import FAILURES, PolicyError, bug, guarded
 from hosim.processors import refuse_other_processors
-from hosim.schedule import planned_in_order_of_uses
 from hosim.units import human_size, parse_share, parse_size
 
 __all__ = ["Maker", "Parameter", "Policy", "unknown_policy", "written_settings"]
@@ -222,7 +222,7 @@ class Policy(InCells):
         What of it makes real runs slower than its replays, which every result says.
     other_processors
         Whether it plans for ops that run on other processors than the device by itself. If not, one
-        of hosim's own plans around them (:mod:`hosim.schedule.around_processors`), unless it
+        of hosim's own plans around them (:mod:`hosim.planner.schedule.around_processors`), unless it
         decides during the replay; all others refuse workloads that have some.
     elsewhere
         What the system computes beside the device, which the workload has to say
@@ -384,7 +384,7 @@ class Policy(InCells):
         """The plan of one of hosim's own, which does not depend on the order in which the workload
         lists its tensors.
         """
-        from hosim.schedule import (
+        from hosim.planner.schedule import (
             as_asked,
             idle_parts_below,
         )  # here, as listing policies imports nothing that plans
@@ -422,7 +422,9 @@ class Policy(InCells):
         _ops_fit(graph, hardware, budget)
         make = partial(self._made, parameters=parameters)
         if graph.elsewhere and not self.other_processors:
-            from hosim.schedule import planned_around  # here, as the engine takes long to import
+            from hosim.planner.schedule import (
+                planned_around,  # here, as the engine takes long to import
+            )
 
             plan = planned_around(graph, hardware.fair_share, budget, make, initial)
         else:

@@ -13,8 +13,8 @@ from typing import Any
 from rich.console import Console, Group, RenderableType
 
 from hosim.analysis import Gap
+from hosim.analysis.costmodel import time_origins
 from hosim.cache_plan import AT_START, counted_cache_ops
-from hosim.costmodel import time_origins
 from hosim.data.folded_parts import folded, of_each, tensors_of
 from hosim.plain_text import counted, one_line
 from hosim.planner.hyperoffload import STARTS_BELOW, JudgedGap

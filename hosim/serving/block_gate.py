@@ -1,5 +1,5 @@
 """The cost of choosing the blocks that attention reads: one op a layer of the builders
-(:mod:`hosim.models.sparse_attention`).
+(:mod:`hosim.io.models.sparse_attention`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.graph import Op
-from hosim.models import ITEM_BYTES, Run, build
+from hosim.io.models import ITEM_BYTES, Run, build
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from hosim.costmodel.spreads import normal_draws
+from hosim.analysis.costmodel.spreads import normal_draws
 from hosim.data.draws import FEW_DRAWS, interval
 from hosim.data.runtime import RUNTIME, Runtime, RuntimeFigure, as_data
 from hosim.data.seen_peaks import DRIVER_BYTES, seen
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
-from hosim.importers import builder_parameters
+from hosim.io.importers import builder_parameters
 from hosim.serving.modelled_iterations import ModelledIterations
 from hosim.serving.scheduler import EngineLimits
 from hosim.units import human_percent, human_size

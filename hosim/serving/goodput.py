@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hosim.base.files import unknown_name
 from hosim.errors import InputError, UnitError
-from hosim.files import unknown_name
 from hosim.plain_text import shown
 from hosim.units import human_time, parse_time
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hosim.base.files import decode, read_bytes
 from hosim.errors import InputError
-from hosim.files import decode, read_bytes
 from hosim.plain_text import counted
 from hosim.serving.requests import Request, RequestRows
 from hosim.serving.served import Served, statistics

@@ -14,15 +14,15 @@ from functools import cached_property
 from typing import Any
 
 from hosim.analysis import static_peak
-from hosim.costmodel import guessed_collectives, machine_under, op_durations
-from hosim.costmodel.spreads import DrawnTimes, has_draws
+from hosim.analysis.costmodel import guessed_collectives, machine_under, op_durations
+from hosim.analysis.costmodel.spreads import DrawnTimes, has_draws
 from hosim.data.draws import FEW_DRAWS
 from hosim.data.runtime import RUNTIME, from_data
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
-from hosim.importers import name_of
-from hosim.models import Run, build
+from hosim.io.importers import name_of
+from hosim.io.models import Run, build
 from hosim.notes import Note, notes
 from hosim.serving.block_gate import BlockGate, gate_of, is_gate
 from hosim.serving.blocks import AttendedTokens
@@ -49,7 +49,7 @@ class ModelledIterations:
     """Iterations of a model on a machine. It is called with an iteration; ``overhead_ns`` is what
     the host adds to each.
 
-    ``model`` are the parameters of a builder (:func:`hosim.models.builder.build`), without phase,
+    ``model`` are the parameters of a builder (:func:`hosim.io.models.builder.build`), without phase,
     batch and lengths. What depends on tokens alone is built for some counts of tokens, and linear
     between them; decoding sequences have the mean of their keys. With ``expert`` the ``tensor``
     devices share the experts by whole ones, and an iteration waits for the busiest of them; all

@@ -20,8 +20,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas
 
+from hosim.base.files import cell_text, check_widths, csv_rows, decode, read_bytes
 from hosim.errors import InputError
-from hosim.files import cell_text, check_widths, csv_rows, decode, read_bytes
 from hosim.serving.scheduler import Iteration
 
 Array = npt.NDArray[np.float64]

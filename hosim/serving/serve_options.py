@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hosim.options import OPTIONS, REQUIRED, Option, Options, declared
+from hosim.io.options import OPTIONS, REQUIRED, Option, Options, declared
 
 SCHEDULING = ("fcfs", "priority")
 """Who goes first."""
@@ -320,7 +320,7 @@ _SHELL = (
 
 
 def serving_options(names: str, *own: Option, **defaults: Any) -> Options:
-    """Options by their names, of serving or any other, as :func:`hosim.options.declared` gives
+    """Options by their names, of serving or any other, as :func:`hosim.io.options.declared` gives
     them.
     """
     return declared(names, *SERVE, *_SHELL, *own, **defaults)

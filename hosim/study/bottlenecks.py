@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from hosim.costmodel import copies_compete
+from hosim.analysis.costmodel import copies_compete
 from hosim.errors import HosimError
 from hosim.hardware import Hardware
 from hosim.study.asked import Settings

@@ -60,8 +60,8 @@ def side_of(
 def _loaded(
     path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str
 ) -> Side:
-    from hosim.files import content
-    from hosim.files.formats import unexpected
+    from hosim.base.files import content
+    from hosim.base.files.formats import unexpected
     from hosim.io import check_tiers, load_plan, result_from_dict
 
     try:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hosim import engine
+from hosim.analysis.costmodel import copies_compete
+from hosim.analysis.costmodel.transfers import sent_bytes, taken_as_pinned
 from hosim.cache_plan import Plan
-from hosim.costmodel import copies_compete
-from hosim.costmodel.transfers import sent_bytes, taken_as_pinned
 from hosim.data.runtime import NONE
 from hosim.errors import InputError, PlanError, UnitError
 from hosim.graph import KINDS
@@ -268,7 +268,7 @@ def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
     """
     if hardware.compute.processor is None:
         return ""
-    from hosim.costmodel.kernels import most_like  # here, as numpy takes long to import
+    from hosim.analysis.costmodel.kernels import most_like  # here, as numpy takes long to import
 
     return (
         ""

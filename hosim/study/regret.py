@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hosim import engine
+from hosim.analysis.costmodel import copies_compete
+from hosim.analysis.costmodel.spreads import drawn_world
 from hosim.cache_plan import Plan
-from hosim.costmodel import copies_compete
-from hosim.costmodel.spreads import drawn_world
 from hosim.data.draws import Regret
 from hosim.errors import InfeasibleError, PlanError
 from hosim.hardware import Hardware

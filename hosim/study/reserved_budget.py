@@ -21,9 +21,9 @@ from hosim.cache_plan import Plan
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import planned_in_order_of_uses
 from hosim.policies import own
 from hosim.result import CACHING, LEDGER, Result
-from hosim.schedule import planned_in_order_of_uses
 from hosim.study.asked import PolicyChoice
 from hosim.study.runs import Question, check, make_plan, replay
 from hosim.units import human_size

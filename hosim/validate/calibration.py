@@ -15,7 +15,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.importers.recordings import DeviceInfo
+from hosim.io.importers.recordings import DeviceInfo
 from hosim.measured_on import named_profiles
 from hosim.plain_text import counted
 from hosim.units import human_percent

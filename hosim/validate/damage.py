@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from hosim.errors import InputError
-from hosim.importers.recordings import KinetoTrace, StreamId, stream_of
+from hosim.io.importers.recordings import KinetoTrace, StreamId, stream_of
 from hosim.units import human_time
 
 INSIDE_NS = 100_000

@@ -26,7 +26,7 @@ from statistics import median_low
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.importers.recordings import DeviceOp, KinetoTrace, program_order, waits
+from hosim.io.importers.recordings import DeviceOp, KinetoTrace, program_order, waits
 from hosim.plain_text import counted
 from hosim.units import human_percent
 from hosim.validate.fits import ChannelFit, ErrorSpread, clock_tick, copies_of, fit_ways, spread

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from hosim.errors import InputError
-from hosim.importers.recordings import KinetoTrace
+from hosim.io.importers.recordings import KinetoTrace
 from hosim.validate.fits import MeasuredCopy
 from hosim.validate.kit import bandwidth_sweep
 from hosim.validate.validation import read_trace

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from math import exp, sqrt
 from typing import Any
 
-from hosim.costmodel import kernel_times_of, op_durations, peak_for
+from hosim.analysis.costmodel import kernel_times_of, op_durations, peak_for
 from hosim.hardware import Hardware
-from hosim.importers.recordings import DeviceOp, KinetoTrace
+from hosim.io.importers.recordings import DeviceOp, KinetoTrace
 from hosim.units import human_percent
 from hosim.validate.calibration import Calibration
 from hosim.validate.op_costs import OpWork, efficiency_of, graph_of, is_transfer, work_of

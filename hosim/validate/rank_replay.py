@@ -20,7 +20,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.graph import Graph, Op
-from hosim.importers.recordings import KinetoTrace, ProgramOrder
+from hosim.io.importers.recordings import KinetoTrace, ProgramOrder
 from hosim.validate.recorded_steps import RECORDING, StartErrors, Structure, start_errors
 from hosim.validate.replay_verdicts import (
     UnexplainedSpan,

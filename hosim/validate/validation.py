@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hosim.base.files.formats import is_kineto, read_source, unexpected
 from hosim.errors import InputError
 from hosim.extensions import added
-from hosim.files.formats import is_kineto, read_source, unexpected
-from hosim.importers.recordings import KinetoTrace, read_kineto
+from hosim.io.importers.recordings import KinetoTrace, read_kineto
 from hosim.validate.damage import refuse_damage
 from hosim.validate.recorded_steps import Latencies, ReplayedOp, StructuralReplay
 from hosim.validate.replay_verdicts import (

@@ -19,9 +19,9 @@ from strategies import cases, several
 
 import hosim
 from hosim.analysis import critical_path, homes_below
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier

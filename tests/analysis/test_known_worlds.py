@@ -9,10 +9,17 @@ import numpy as np
 import pytest
 from toy_machine import MACHINE
 
+from hosim.analysis.costmodel.spreads import (
+    INFERENCE,
+    PRODUCTS,
+    SHARED,
+    SPREADS,
+    STEP_SHARE,
+    pooled,
+)
+from hosim.analysis.costmodel.spreads import UNMEASURED_MACHINE as MACHINES
 from hosim.analysis.remarks import paired
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel.spreads import INFERENCE, PRODUCTS, SHARED, SPREADS, STEP_SHARE, pooled
-from hosim.costmodel.spreads import UNMEASURED_MACHINE as MACHINES
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.result import Result

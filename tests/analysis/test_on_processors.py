@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from hosim.analysis import needed_bytes, static_peak
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.analysis.remarks import no_offload
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import op_durations
 from hosim.engine import replay, resident_step
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph, GraphBuilder

@@ -14,8 +14,8 @@ from strategies import graphs, happens_before
 
 import hosim
 from hosim.analysis import excess_of
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns
-from hosim.costmodel import op_durations
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
 from strategies import cases, processor_plans, several, sized
 
+from hosim.analysis.costmodel import op_durations, with_memories
 from hosim.analysis.lower_bounds import bounded, free_order_bound_ns, step_traffic_ns
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations, with_memories
 from hosim.edits import Edits
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

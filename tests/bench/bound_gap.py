@@ -22,8 +22,8 @@ from instances import instance, instance_of_parts
 from optimality import percentile, read_known
 
 from hosim.analysis import homes_below
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns
-from hosim.costmodel import op_durations
 
 
 def main() -> int:

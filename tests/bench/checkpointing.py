@@ -24,7 +24,7 @@ from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import load_hardware, make
-from hosim.models import PRESETS
+from hosim.io.models import PRESETS
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 

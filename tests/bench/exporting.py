@@ -7,8 +7,8 @@ from time import process_time
 import yaml
 from measures import cpu_seconds, measure
 
-from hosim.importers.torch_programs import import_exported
 from hosim.io import import_spec
+from hosim.io.importers.torch_programs import import_exported
 from hosim.shipped import find_workload
 
 NAME = "llama-3.1-8b-prefill-4k"

@@ -18,7 +18,7 @@ import numpy as np  # noqa: E402
 from cut_memory import LIKE_I, SIDE, Problem  # noqa: E402
 from measures import cpu_seconds, measure  # noqa: E402
 
-from hosim.packing import pack  # noqa: E402
+from hosim.analysis.packing import pack  # noqa: E402
 
 PUBLISHED = HERE.parents[3] / "shared" / "data" / "minimalloc"
 PUBLISHED_CAPACITY = 1 << 20

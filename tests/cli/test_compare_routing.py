@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.io import save_hardware, save_routing, save_workload, schema
-from hosim.models import generate
+from hosim.io.models import generate
 
 
 @pytest.fixture

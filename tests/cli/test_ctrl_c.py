@@ -72,7 +72,7 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
         [
             ("hosim.cli.main", ["--help"]),
             ("typer", ["--help"]),
-            ("hosim.files.reading", PLAN),  # when it looks at the value of -o
+            ("hosim.base.files.reading", PLAN),  # when it looks at the value of -o
             ("hosim.errors", ["--help"]),
             (
                 "hosim.analysis.verifying.verifier",

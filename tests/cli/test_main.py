@@ -192,7 +192,8 @@ def test_help_imports_the_commands_and_no_other_room() -> None:
         "hosim.base",
         "hosim.cli",
         "hosim.data",
-        "hosim.options",
+        "hosim.io",
+        "hosim.io.options",
     } | others
     inside = [
         name

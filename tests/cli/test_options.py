@@ -23,7 +23,7 @@ from hosim.cli.main import EXAMPLES
 from hosim.cli.progress import progress
 from hosim.cli.terminal import NORMAL
 from hosim.extensions import added
-from hosim.models import PRESETS, ListedModel
+from hosim.io.models import PRESETS, ListedModel
 from hosim.report.listed import models
 
 NUMBERS = {
@@ -242,7 +242,7 @@ def test_every_listing_has_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
         {"parameter": 40, "activation": 30},
         70,
     )
-    monkeypatch.setattr("hosim.models.listing.PRESETS", {"gpt2": PRESETS["gpt2"]})
+    monkeypatch.setattr("hosim.io.models.listing.PRESETS", {"gpt2": PRESETS["gpt2"]})
     figures = {"layers": 12, "parameters": 124439808, "weights_bytes": 2 * 124439808}
     gpt2 = {"name": "gpt2", **figures, "runs": ["train", "prefill", "decode"], "left_out": []}
     assert listed("workload", "models") == {"models": [gpt2]}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kernel_machine import kernel_machine
 from toy_machine import MACHINE
 
-from hosim.costmodel import machine_under, op_durations
-from hosim.costmodel.spreads import (
+from hosim.analysis.costmodel import machine_under, op_durations
+from hosim.analysis.costmodel.spreads import (
     GAP_NS,
     INFERENCE,
     STEP_SHARE,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hosim.costmodel.kernels.op_families import busiest, expected_loads
+from hosim.analysis.costmodel.kernels.op_families import busiest, expected_loads
 
 
 def test_recorded_loads_of_the_rank_with_the_most_rows() -> None:

@@ -8,13 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 import hosim
+from hosim.analysis.costmodel import guessed_collectives, op_durations
 from hosim.cli.main import app
-from hosim.costmodel import guessed_collectives, op_durations
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import GraphBuilder
 from hosim.hardware import Fabric
 from hosim.io import load_hardware, result_from_dict, result_to_dict, save_workload
-from hosim.models import build
+from hosim.io.models import build
 from hosim.shipped import find_hardware, hardware
 
 MIB = 1 << 20

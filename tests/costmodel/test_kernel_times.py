@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hosim.costmodel.kernels import CLASSES, DTYPES
-from hosim.costmodel.kernels.op_families import (
+from hosim.analysis.costmodel.kernels import CLASSES, DTYPES
+from hosim.analysis.costmodel.kernels.op_families import (
     CollectiveConstants,
     ContextConstants,
     CustomConstants,

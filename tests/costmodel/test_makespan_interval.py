@@ -8,9 +8,9 @@ from kernel_machine import GATHER, gathers, kernel_machine
 from stream_spreads import StreamSpread, StreamTimes, makespan_spread, stream_times
 from toy_machine import MACHINE
 
+from hosim.analysis.costmodel.kernels import FITTED, has_own_constants
+from hosim.analysis.costmodel.spreads import SHARED, SPREADS, pooled
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel.kernels import FITTED, has_own_constants
-from hosim.costmodel.spreads import SHARED, SPREADS, pooled
 from hosim.data.expert_routing import with_draw_spread
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

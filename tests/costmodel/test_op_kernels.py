@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from kernel_machine import GATHER, PROFILE, gathers, kernel_machine
 
-from hosim.costmodel import op_durations, time_origins
-from hosim.costmodel.kernels import TimeTable, most_like
+from hosim.analysis.costmodel import op_durations, time_origins
+from hosim.analysis.costmodel.kernels import TimeTable, most_like
 from hosim.errors import GraphError, HardwareError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import MeasuredTimes

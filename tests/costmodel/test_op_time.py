@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.errors import HardwareError
 from hosim.graph import Graph, Op
 from hosim.hardware import Compute, Hardware, Tier

@@ -11,7 +11,7 @@ import pytest
 from kernel_rows import FOLDER, kernel_tables
 
 import hosim
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_named

@@ -9,9 +9,16 @@ import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.analysis.costmodel import with_memories
+from hosim.analysis.costmodel.transfers import (
+    alone_ns,
+    chunks_of,
+    route,
+    route_ns,
+    slowest_hop,
+    way_ns,
+)
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import with_memories
-from hosim.costmodel.transfers import alone_ns, chunks_of, route, route_ns, slowest_hop, way_ns
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hosim
-from hosim.costmodel import machine_under, op_durations, share_beside, under_runtime
+from hosim.analysis.costmodel import machine_under, op_durations, share_beside, under_runtime
 from hosim.data.runtime import RUNTIME, Runtime, RuntimeFigure, as_data, from_data
 from hosim.data.seen_peaks import DRIVER_BYTES, FITS, seen_peaks
 from hosim.errors import HardwareError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hosim.costmodel.kernels import (
+from hosim.analysis.costmodel.kernels import (
     CLASSES,
     NO_WINDOW,
     UNKNOWN,

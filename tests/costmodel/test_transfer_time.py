@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hosim
-from hosim.costmodel.transfers import (
+from hosim.analysis.costmodel.transfers import (
     alone_ns,
     channel_bandwidth,
     may_be_slower,

@@ -11,7 +11,7 @@ from strategies import cases, several
 from timeline_check import check_result
 
 from hosim.analysis import canonical_places
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.engine import replay
 from hosim.errors import InfeasibleError

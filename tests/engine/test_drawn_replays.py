@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from strategies import cases
 from toy_machine import MACHINE
 
+from hosim.analysis.costmodel import machine_under, op_durations
+from hosim.analysis.costmodel.spreads import DrawnTimes
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import machine_under, op_durations
-from hosim.costmodel.spreads import DrawnTimes
 from hosim.data.draws import DRAWS, FEW_DRAWS, Draws, LaterDraws
 from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.engine import later_draws, replay

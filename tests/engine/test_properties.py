@@ -8,10 +8,10 @@ from strategies import cases, graphs, hardware, sized, wild_plans
 from timeline_check import check_result
 
 from hosim.analysis import idle_below, static_peak
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import DETACH, Plan
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.graph import Graph

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.analysis import static_peak
+from hosim.analysis.costmodel import base_of, op_durations
 from hosim.cli.main import app
-from hosim.costmodel import base_of, op_durations
 from hosim.engine import resident_step
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -11,8 +11,8 @@ import pytest
 from counting import calls_run, lines_run
 from long_chain import MACHINE, chain_and_branches, modelled, on, pooled, supernode
 
-from hosim.costmodel import MemoryUse
-from hosim.costmodel.transfers import max_min_rates
+from hosim.analysis.costmodel import MemoryUse
+from hosim.analysis.costmodel.transfers import max_min_rates
 from hosim.engine import replay
 from hosim.io import load_hardware
 from hosim.jitter import Jitter

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hosim.base.collector import no_collection, rare_collection
+from hosim.base.files import check_json, check_lines, content, csv_rows, mapped
 from hosim.errors import InputError
-from hosim.files import check_json, check_lines, content, csv_rows, mapped
 from hosim.io import load_any, load_workload
 from hosim.io.gate_files import read_toml
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from hosim.base.files import parse
 from hosim.errors import InputError
-from hosim.files import parse
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from hosim.base.files.formats import recognised, unexpected
 from hosim.errors import InputError
-from hosim.files.formats import recognised, unexpected
-from hosim.importers.recordings import read_kernel_tables
 from hosim.io import load_any, load_hardware, load_plan
+from hosim.io.importers.recordings import read_kernel_tables
 from hosim.validate import validate
 
 NOTEBOOK = json.dumps({"cells": [], "metadata": {}, "nbformat": 4}).encode()

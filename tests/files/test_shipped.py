@@ -10,9 +10,9 @@ import pytest
 
 import hosim.io
 from hosim import shipped
-from hosim.costmodel import peak_for
+from hosim.analysis.costmodel import peak_for
+from hosim.base.files import read
 from hosim.errors import InputError
-from hosim.files import read
 from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware, load_workload
 from hosim.shipped import find_hardware, find_workload
 from hosim.units import parse_rate, parse_size

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from make_chakra import field, message, node, tensor, varint
 
 import hosim
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Fabric

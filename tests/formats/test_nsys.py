@@ -15,7 +15,7 @@ from make_nsys import Export
 from hosim.errors import InputError
 from hosim.formats import is_nsys
 from hosim.formats.nsight import plain_tables, read_nsys
-from hosim.importers.recordings import (
+from hosim.io.importers.recordings import (
     DeviceInfo,
     DeviceOp,
     HostCall,

@@ -180,7 +180,7 @@ def _json(path: Path) -> None:
 
 
 def _yaml(path: Path) -> None:
-    from hosim.files import content
+    from hosim.base.files import content
 
     content(str(path))
 

@@ -80,7 +80,7 @@ def read_printed(stdout: bytes) -> None:
 def _data(path: Path) -> Any:
     import gzip
 
-    from hosim.files import content
+    from hosim.base.files import content
 
     if ".yaml" in path.name or ".yml" in path.name:
         return content(str(path))
@@ -157,7 +157,7 @@ def _rows(path: Path, case: Case) -> None:
     """
     content = path.read_bytes()
     if case.arguments[:1] == ("import-kernels",):
-        from hosim.importers.recordings import read_kernel_tables
+        from hosim.io.importers.recordings import read_kernel_tables
 
         same(bool(read_kernel_tables(path)), True)
     elif (

@@ -389,7 +389,7 @@ def text(value: Any) -> bytes:
 
 def nsys() -> bytes:
     """An export of Nsight Systems with two kernels, a copy, calls and a synchronisation."""
-    from hosim.importers.recordings import read_kineto
+    from hosim.io.importers.recordings import read_kineto
 
     with tempfile.TemporaryDirectory() as folder:
         recorded = Path(folder) / "toy.json"

@@ -315,7 +315,7 @@ def _count_parsed(watch: _Watch) -> None:
     """Let every parser that hosim calls count what it parses."""
     import yaml
 
-    from hosim.files import formats
+    from hosim.base.files import formats
 
     def texts(owner: Any, name: str, at: int, marks: str) -> None:
         """A function of a text: values are counted as the limits count them, before they are

@@ -18,8 +18,8 @@ from fuzz_targets import Target
 from run_fuzz import FOUND, started
 from typer import main as typer_main
 
-from hosim.files import KINDS
-from hosim.files.formats import known_formats
+from hosim.base.files import KINDS
+from hosim.base.files.formats import known_formats
 
 pytestmark = pytest.mark.slow
 

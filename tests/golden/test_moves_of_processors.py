@@ -9,8 +9,8 @@ from test_processors import CPU, with_cpu
 
 from hosim.cache_plan import Plan
 from hosim.hardware import Channel, Tier
+from hosim.planner.schedule import forced_moves, planned_around
 from hosim.policies import policy_named
-from hosim.schedule import forced_moves, planned_around
 
 
 def moves(graph, hardware, **given):

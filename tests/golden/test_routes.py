@@ -8,8 +8,8 @@ from both_engines import replay
 from by_hand import GB, machine, plan, replayed, workload
 from timeline_check import check_result
 
+from hosim.analysis.costmodel.transfers import route_ns
 from hosim.analysis.verifying import verify
-from hosim.costmodel.transfers import route_ns
 from hosim.hardware import Channel, Hardware
 
 

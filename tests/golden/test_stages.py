@@ -1,7 +1,7 @@
 """Stages of a pipeline, by hand: sends and receives tie graphs that run on devices of their own
 (docs/contract.md, rule 21).
 
-``pipeline`` writes the passes of :func:`hosim.models.pipeline_schedule.passes` as toy graphs: what
+``pipeline`` writes the passes of :func:`hosim.io.models.pipeline_schedule.passes` as toy graphs: what
 arrives is received on one stream, what leaves is sent on another one. A byte takes a nanosecond on
 a channel of 1 GB/s.
 """
@@ -15,7 +15,7 @@ from by_hand import GB, machine, plan, workload
 from hosim.engine import replay_stages
 from hosim.errors import InputError
 from hosim.hardware import Fabric
-from hosim.models import bubble, passes
+from hosim.io.models import bubble, passes
 
 SEND, RECEIVE = {"kind": "send", "stream": "out"}, {"kind": "recv", "stream": "in"}
 

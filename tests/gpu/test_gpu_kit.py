@@ -25,7 +25,7 @@ from hosim.engine import replay  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.importers.recordings import read_kernel_tables  # noqa: E402
+from hosim.io.importers.recordings import read_kernel_tables  # noqa: E402
 from hosim.on_torch.gpu import clocks, command, kernel_times, planning, running  # noqa: E402
 from hosim.on_torch.gpu.beside_kernels import beside  # noqa: E402
 from hosim.on_torch.gpu.captured_step import CapturedStep, DecoderModule, Work, captured, events_of  # noqa: E402

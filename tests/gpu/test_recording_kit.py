@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from hosim.errors import InputError
-from hosim.importers.recordings import parse_kineto
+from hosim.io.importers.recordings import parse_kineto
 from hosim.on_torch.gpu import command, functional_decoder, gpu_seam, scheme_runs, trim
 from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import CpuBackend

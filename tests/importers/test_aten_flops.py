@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import flop_registry
 
-from hosim.importers import CallShapes, aten_flops, aten_kernel, composed_flops
+from hosim.io.importers import CallShapes, aten_flops, aten_kernel, composed_flops
 
 aten = torch.ops.aten
 FOR_CPU = {

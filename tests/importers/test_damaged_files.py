@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from mindir_toys import WRITES, mindir, named, number, parameter, primitive, text, value, varint
 
+from hosim.base.files import formats
 from hosim.errors import InputError
-from hosim.files import formats
 from hosim.formats import (
     import_chakra,
     import_hyper_parallel,
@@ -24,9 +24,9 @@ from hosim.formats import (
     read_document,
 )
 from hosim.formats.nsight import read_nsys
-from hosim.importers.onnx import import_onnx
-from hosim.importers.torch_programs import import_torch_trace, read_archive
 from hosim.io import load_any
+from hosim.io.importers.onnx import import_onnx
+from hosim.io.importers.torch_programs import import_torch_trace, read_archive
 
 
 def archive(path: Path) -> object:
@@ -92,7 +92,7 @@ def test_an_activation_trace_without_its_keys(document: Any, expected: str) -> N
 
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from hosim.importers.torch_programs import load
+    from hosim.io.importers.torch_programs import load
 
     with pytest.raises(InputError) as caught:
         load(str(tmp_path / "x.pt2"))

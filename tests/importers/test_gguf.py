@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.importers import read_gguf
+from hosim.io.importers import read_gguf
 
 STORED = ("parameter", "expert")
 

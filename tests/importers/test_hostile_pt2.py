@@ -40,7 +40,7 @@ from small_models import Tied  # noqa: E402
 
 from hosim.cli.main import app  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
-from hosim.importers.torch_programs import import_pt2  # noqa: E402
+from hosim.io.importers.torch_programs import import_pt2  # noqa: E402
 
 
 class Counting(Tied):

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hosim.costmodel.kernels import NO_WINDOW
+from hosim.analysis.costmodel.kernels import NO_WINDOW
+from hosim.base.files import csv_line
 from hosim.errors import InputError
-from hosim.files import csv_line
-from hosim.importers.recordings import read_kernel_tables, tables_text
+from hosim.io.importers.recordings import read_kernel_tables, tables_text
 
 SERVING = Path(__file__).parents[3] / "shared" / "data" / "serving"
 

@@ -11,7 +11,7 @@ import pytest
 from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, graph_of, memory, span, trace
 
 from hosim.errors import InputError
-from hosim.importers.recordings import (
+from hosim.io.importers.recordings import (
     CpuOp,
     DeviceInfo,
     DeviceOp,

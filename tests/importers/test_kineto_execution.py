@@ -20,9 +20,9 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.recordings import import_kineto
-from hosim.importers.torch_programs import recorded_calls
 from hosim.io import load_workload
+from hosim.io.importers.recordings import import_kineto
+from hosim.io.importers.torch_programs import recorded_calls
 
 SIZE = 512  # of 32 floats, as the allocator rounds
 

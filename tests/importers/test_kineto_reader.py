@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from kineto_toys import KERNEL, call, device_op, in_the_schema_of_2021, memory, span, step, trace
 
+from hosim.base.files.formats import is_kineto
 from hosim.errors import InputError
-from hosim.files.formats import is_kineto
-from hosim.importers.recordings import parse_kineto, read_kineto
+from hosim.io.importers.recordings import parse_kineto, read_kineto
 
 
 def test_what_is_where() -> None:

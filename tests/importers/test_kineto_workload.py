@@ -30,8 +30,8 @@ from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.recordings import parse_kineto
 from hosim.io import load_any, load_workload, save_workload
+from hosim.io.importers.recordings import parse_kineto
 from hosim.validate.recorded_steps import structural_replay, structure
 
 WEIGHT = 512

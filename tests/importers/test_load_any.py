@@ -6,9 +6,9 @@ import re
 import pytest
 from typer.testing import CliRunner
 
+from hosim.base.files.formats import known_formats
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.files.formats import known_formats
 from hosim.graph import GraphBuilder
 from hosim.io import load_any, save_workload
 

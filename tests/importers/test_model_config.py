@@ -16,7 +16,7 @@ from wholes import wholes
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.models import PRESETS, sizes_of
+from hosim.io.models import PRESETS, sizes_of
 from hosim.notes import notes
 
 

@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from hosim.base.files.formats import is_onnx
 from hosim.errors import HosimError, InputError
-from hosim.files.formats import is_onnx
-from hosim.importers.onnx import import_onnx
 from hosim.io import load_any
+from hosim.io.importers.onnx import import_onnx
 
 onnx = pytest.importorskip("onnx")
 
@@ -77,7 +77,7 @@ def test_peak_beside_that_of_the_exported_program(
     import small_models
     from exported_models import exported
 
-    from hosim.importers.torch_programs import import_exported
+    from hosim.io.importers.torch_programs import import_exported
 
     program = exported(name) if name not in small_models.SMALL else small_models.exported(name)
     theirs = made_at_peak(import_exported(program, name=name))

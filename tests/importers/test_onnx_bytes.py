@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers.onnx import import_onnx
+from hosim.io.importers.onnx import import_onnx
 
 onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper  # noqa: E402
 
-from hosim.importers.onnx import without_weights  # noqa: E402
+from hosim.io.importers.onnx import without_weights  # noqa: E402
 
 
 def model(elements: int):

@@ -9,8 +9,8 @@ from onnx import helper
 from onnx_toys import FLOAT, model, read, value, weight
 
 from hosim.data.unknown_ops import unknown_ops
-from hosim.importers.onnx import ContribCall, contrib
 from hosim.io import load_any
+from hosim.io.importers.onnx import ContribCall, contrib
 
 X = (2, 5, 32)
 """Two sequences of 5 tokens, 32 wide: 8 heads of 4."""

@@ -4,7 +4,7 @@ from math import prod
 
 import pytest
 
-from hosim.importers.onnx import onnx_flops, onnx_kernel
+from hosim.io.importers.onnx import onnx_flops, onnx_kernel
 
 A, B, BATCHES = (2, 3), (3, 4), (5, 2, 3)
 Q, K, V = (2, 8, 5, 4), (2, 2, 9, 4), (2, 2, 9, 6)

@@ -14,7 +14,7 @@ import numpy as np  # noqa: E402
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402
 from onnx_toys import BOOL, FLOAT, INT, model, numbers, read, uses, value, weight  # noqa: E402
 
-from hosim.importers.onnx import (  # noqa: E402
+from hosim.io.importers.onnx import (  # noqa: E402
     DTYPES,
     OnnxValue,
     attributes_of,
@@ -24,7 +24,7 @@ from hosim.importers.onnx import (  # noqa: E402
     infer,
     of_type,
 )
-from hosim.importers.stored import ELEMENTS  # noqa: E402
+from hosim.io.importers.stored import ELEMENTS  # noqa: E402
 
 node = helper.make_node
 X, Y = value("x", FLOAT, 2, 3), helper.make_empty_tensor_value_info("y")

@@ -17,8 +17,8 @@ from wholes import wholes  # noqa: E402
 
 import hosim  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
-from hosim.importers.torch_programs import import_exported, import_pt2  # noqa: E402
-from hosim.models import build  # noqa: E402
+from hosim.io.importers.torch_programs import import_exported, import_pt2  # noqa: E402
+from hosim.io.models import build  # noqa: E402
 from hosim.notes import notes  # noqa: E402
 
 LAYERS, BATCH, HEADS, TOKENS, WIDTH, WORDS = 2, 2, 4, 64, 8, 100

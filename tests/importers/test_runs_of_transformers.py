@@ -6,7 +6,7 @@ import pytest
 from small_configs import CLASSES, MODELS, model_of, run_of
 
 import hosim
-from hosim.models import PRESETS, Decoder, build
+from hosim.io.models import PRESETS, Decoder, build
 
 KINDS = {
     "llama": "llama",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hosim.importers.stored import (
+from hosim.io.importers.stored import (
     ALL,
     MANY,
     NO_BLOCKS,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hosim.errors import InputError
-from hosim.importers.stored import StoredRecord, ZipWindow, records_of
 from hosim.io import load_any
+from hosim.io.importers.stored import StoredRecord, ZipWindow, records_of
 
 ELSEWHERE = 0xFFFFFFFF
 """Stands in the head of an entry for a number that its extra field has."""

@@ -14,8 +14,8 @@ from wholes import wholes  # noqa: E402
 from hosim.analysis import static_peak  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
-from hosim.importers import op_kind  # noqa: E402
-from hosim.importers.torch_programs import import_exported  # noqa: E402
+from hosim.io.importers import op_kind  # noqa: E402
+from hosim.io.importers.torch_programs import import_exported  # noqa: E402
 
 KIB = 1024
 

@@ -25,7 +25,7 @@ from exported_models import MODELS, exported, inputs_of  # noqa: E402
 from live_storages import held_by_node  # noqa: E402
 
 from hosim.analysis import static_curve, static_peak  # noqa: E402
-from hosim.importers.torch_programs import import_exported  # noqa: E402
+from hosim.io.importers.torch_programs import import_exported  # noqa: E402
 
 
 @cache

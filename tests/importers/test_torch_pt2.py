@@ -12,8 +12,8 @@ from torch import nn  # noqa: E402
 from wholes import wholes  # noqa: E402
 
 from hosim.errors import InputError  # noqa: E402
-from hosim.importers.torch_programs import import_exported, import_pt2  # noqa: E402
 from hosim.io import load_any  # noqa: E402
+from hosim.io.importers.torch_programs import import_exported, import_pt2  # noqa: E402
 
 
 def save(path, device="cpu"):

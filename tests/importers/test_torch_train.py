@@ -6,8 +6,8 @@ import pytest
 
 from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.importers.torch_programs import import_training
 from hosim.io import workload_to_dict
+from hosim.io.importers.torch_programs import import_training
 
 torch = pytest.importorskip("torch")
 

@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from hosim.analysis import static_peak
-from hosim.importers.torch_programs import import_training
+from hosim.io.importers.torch_programs import import_training
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from hosim.importers.torch_programs import Storages, TracedTensor, recorded_calls
+from hosim.io.importers.torch_programs import Storages, TracedTensor, recorded_calls
 
 
 def traced_tensors(

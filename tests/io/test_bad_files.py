@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.base.files import parse
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
-from hosim.files import parse
 from hosim.io import (
     check_tiers,
     hardware_from_dict,

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from hosim.base.files import unknown_name, write_bytes
 from hosim.errors import InputError
-from hosim.files import unknown_name, write_bytes
 from hosim.io import check_spec, result_from_dict
 from hosim.io.gate_files import load_cases
 

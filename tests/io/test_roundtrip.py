@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases, graphs, hardware, several, wild_plans
 
+from hosim.base.files import content, parse, write
 from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError
-from hosim.files import content, parse, write
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.io import (

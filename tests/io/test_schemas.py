@@ -10,8 +10,8 @@ from test_roundtrip import HARDWARE, PLAN, RESULT, RESULTS, WORKLOAD
 
 import hosim.io
 from hosim import shipped
+from hosim.base.files import KINDS, parse, read
 from hosim.errors import InputError
-from hosim.files import KINDS, parse, read
 from hosim.io import (
     comparison_to_dict,
     hardware_to_dict,

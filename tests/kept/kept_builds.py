@@ -22,7 +22,7 @@ from kept_table import KeptTable, Row
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.io import workload_to_dict
-from hosim.models import FAMILIES, PRESETS, build
+from hosim.io.models import FAMILIES, PRESETS, build
 
 COLUMNS = (
     "build",

@@ -32,9 +32,9 @@ from hosim.formats import (
     import_mindir,
 )
 from hosim.graph import Graph
-from hosim.importers.recordings import import_kineto
-from hosim.importers.torch_programs import import_torch_trace
 from hosim.io import workload_to_dict
+from hosim.io.importers.recordings import import_kineto
+from hosim.io.importers.torch_programs import import_torch_trace
 
 COLUMNS = ("place", "refused", "checksum")
 DATA = Path(__file__).parents[1] / "importers/data"

@@ -18,7 +18,7 @@ from random import Random
 import numpy as np
 from kept_table import KeptTable, Row, checksum
 
-from hosim.packing import SkylineSearch, improve, pack
+from hosim.analysis.packing import SkylineSearch, improve, pack
 
 COLUMNS = ("problem", "what", "figure", "known", "checksum")
 SEED = 41

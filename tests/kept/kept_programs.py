@@ -22,8 +22,8 @@ from torch import nn
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers.torch_programs import import_exported, import_training
 from hosim.io import workload_to_dict
+from hosim.io.importers.torch_programs import import_exported, import_training
 
 COLUMNS = (
     "program",

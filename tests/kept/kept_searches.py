@@ -29,8 +29,8 @@ from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
 from hosim.planner.hyperoffload import Judgement, search
 from hosim.planner.hyperoffload.explanations import explain
+from hosim.planner.schedule.tiers_below import read_placement
 from hosim.policies import own
-from hosim.schedule.tiers_below import read_placement
 
 COLUMNS = (
     "instance",

@@ -9,9 +9,9 @@ from quick_cases import one_in
 torch = pytest.importorskip("torch")
 
 import hosim  # noqa: E402
+from hosim.analysis.costmodel import op_durations  # noqa: E402
+from hosim.analysis.costmodel.transfers import transfer_ns  # noqa: E402
 from hosim.analysis.verifying import verify  # noqa: E402
-from hosim.costmodel import op_durations  # noqa: E402
-from hosim.costmodel.transfers import transfer_ns  # noqa: E402
 from hosim.errors import ExecutionError, InfeasibleError, InputError  # noqa: E402
 
 HARDWARE = "h100-80gb-sxm"

@@ -21,7 +21,7 @@ from hosim.edits import Edits  # noqa: E402
 from hosim.errors import InputError, PlanError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
-from hosim.importers.torch_programs import import_exported, import_plan, load  # noqa: E402
+from hosim.io.importers.torch_programs import import_exported, import_plan, load  # noqa: E402
 from hosim.on_torch.lower import (  # noqa: E402
     Barrier,
     Executor,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from hosim.files import to_text
+from hosim.base.files import to_text
 from hosim.io import load_any, workload_to_dict
 
 

@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 import hosim
-from hosim.models import READERS
+from hosim.io.models import READERS
 
 FAMILIES = sorted(READERS.keys() - {"kimi_k2", "mimo"})
 """Those that transformers has a config class for."""

@@ -6,7 +6,7 @@ import pytest
 
 from hosim.engine import replay
 from hosim.io import load_hardware
-from hosim.models import build
+from hosim.io.models import build
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 

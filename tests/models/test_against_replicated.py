@@ -4,7 +4,7 @@ transformers' own plans, on fake processes.
 
 import pytest
 
-from hosim.models import build
+from hosim.io.models import build
 
 pytestmark = pytest.mark.long
 

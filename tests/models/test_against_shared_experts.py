@@ -6,7 +6,7 @@ import importlib
 
 import pytest
 
-from hosim.models import build
+from hosim.io.models import build
 
 pytestmark = pytest.mark.long
 

@@ -9,7 +9,7 @@ from wholes import wholes
 
 from hosim.analysis import static_peak
 from hosim.io import load_any, load_workload
-from hosim.models import build
+from hosim.io.models import build
 
 TRACED = {"phase": "prefill", "logits": "all", "cache": False}
 """A traced prefill: no cache, the logits of every position."""

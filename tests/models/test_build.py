@@ -17,7 +17,7 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import load_any
-from hosim.models import PRESETS, Decoder, Tape, add, build, scale
+from hosim.io.models import PRESETS, Decoder, Tape, add, build, scale
 
 TINY = {
     "hidden_size": 64,
@@ -748,7 +748,7 @@ def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
 def test_a_model_of_too_many_parts_is_refused_before_it_is_built(
     parameters, where, message, monkeypatch
 ):
-    monkeypatch.setattr("hosim.models.builder.step", None)
+    monkeypatch.setattr("hosim.io.models.builder.step", None)
     with pytest.raises(InputError) as raised:
         build("x", parameters)
     assert str(raised.value).startswith(f"{where}: expected at most {message}")

@@ -9,7 +9,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.models import build, keys_of_chunk
+from hosim.io.models import build, keys_of_chunk
 
 TINY = {
     "hidden_size": 64,

@@ -11,7 +11,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.models import build
+from hosim.io.models import build
 
 TINY = {
     "hidden_size": 64,

@@ -19,7 +19,7 @@ from wholes import wholes
 
 import hosim
 from hosim.errors import InputError
-from hosim.models import READERS
+from hosim.io.models import READERS
 
 DECODERS = [kind for kind in FAMILIES if kind not in NOT_CAUSAL]
 KEEP_STATES = (

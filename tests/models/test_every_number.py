@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import pytest
 
-from hosim.models import FAMILIES, PRESETS, RoutingDraw, Run, build
+from hosim.io.models import FAMILIES, PRESETS, RoutingDraw, Run, build
 
 
 class Row(NamedTuple):

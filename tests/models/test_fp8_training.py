@@ -5,10 +5,10 @@ less kept for the backward pass.
 import pytest
 
 from hosim.analysis import static_peak
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.models import build
+from hosim.io.models import build
 
 TINY = {
     "hidden_size": 64,

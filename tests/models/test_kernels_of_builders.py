@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from hosim.analysis import static_peak
-from hosim.costmodel.kernels import CLASSES
+from hosim.analysis.costmodel.kernels import CLASSES
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.models import build
+from hosim.io.models import build
 
 TINY = {
     "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 96,

@@ -6,7 +6,7 @@ from quick_cases import one_in
 
 from hosim import shipped
 from hosim.analysis import static_peak
-from hosim.files import read
+from hosim.base.files import read
 from hosim.io import load_any, load_workload
 
 NAMES = shipped.workloads()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 import hosim
 from hosim.errors import InputError
-from hosim.models import build
+from hosim.io.models import build
 
 SIZES = {"num_hidden_layers": 1, "hidden_size": 64, "vocab_size": 1000, "intermediate_size": 128}
 

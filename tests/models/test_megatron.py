@@ -7,7 +7,7 @@ import pytest
 import hosim
 from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.models import build
+from hosim.io.models import build
 
 S, B, H, A, T = 512, 2, 1024, 16, 4
 """Tokens of a sequence, sequences, width, heads, devices that share a layer."""

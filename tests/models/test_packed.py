@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wholes import wholes
 
+from hosim.analysis.costmodel import op_durations
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.models import PACKINGS, WEIGHTS, build, packed_bytes
+from hosim.io.models import PACKINGS, WEIGHTS, build, packed_bytes
 
 TINY = {
     "hidden_size": 64,

@@ -14,7 +14,7 @@ from hosim.analysis import static_peak
 from hosim.engine import resident_step
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph
-from hosim.models import build
+from hosim.io.models import build
 
 MIXTURES = ("qwen3-30b-a3b", "mixtral-8x7b", "gpt-oss-20b", "deepseek-v3")
 DENSE = ("gpt2", "llama-3.2-1b", "gemma-2-2b", "t5-large", "bloom-560m")

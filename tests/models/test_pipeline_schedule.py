@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.models import bubble, build, in_flight, passes
+from hosim.io.models import bubble, build, in_flight, passes
 
 TINY = {
     "hidden_size": 64,

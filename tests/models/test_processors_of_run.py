@@ -4,11 +4,11 @@ lives, and what is refused.
 
 import pytest
 
-from hosim.costmodel.kernels.op_families import share_touched
+from hosim.analysis.costmodel.kernels.op_families import share_touched
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.io import load_hardware, load_named
-from hosim.models import Tape, build
+from hosim.io.models import Tape, build
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import hosim
-from hosim.models import packing_of
+from hosim.io.models import packing_of
 
 SIZES = {
     "hidden_size": 256,

@@ -10,6 +10,7 @@ from statistics import median
 import moe_toy
 import pytest
 
+from hosim.base.files import to_text
 from hosim.data.expert_routing import (
     Expert,
     Gate,
@@ -20,7 +21,6 @@ from hosim.data.expert_routing import (
     routed,
 )
 from hosim.errors import GraphError, InputError
-from hosim.files import to_text
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import (
     load_routing,
@@ -30,7 +30,7 @@ from hosim.io import (
     workload_from_dict,
     workload_to_dict,
 )
-from hosim.models import build, generate
+from hosim.io.models import build, generate
 
 TWO_STEPS = (((0, 2), (1, 3)), ((2, 3), (0, 1)))
 

@@ -6,7 +6,7 @@ import pytest
 
 from hosim.analysis import static_peak
 from hosim.errors import InputError
-from hosim.models import build
+from hosim.io.models import build
 
 TINY = {
     "hidden_size": 64,

@@ -9,8 +9,8 @@ heads of unequal width.
 import pytest
 
 from hosim.analysis import static_peak
-from hosim.importers.torch_programs import import_training
-from hosim.models import build
+from hosim.io.importers.torch_programs import import_training
+from hosim.io.models import build
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

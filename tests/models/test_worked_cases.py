@@ -13,7 +13,7 @@ from hosim.cache_plan import PREFETCH, STORE
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.models import build
+from hosim.io.models import build
 from hosim.policies import policy_named
 
 GIB = 2**30

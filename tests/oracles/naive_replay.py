@@ -15,8 +15,8 @@ from math import ceil
 from collective_rule import TOGETHER, pace, sent
 from naive_host import NaiveHost
 
+from hosim.analysis.costmodel import op_durations
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import op_durations
 from hosim.errors import PlanError
 from hosim.graph import GraphBuilder
 

@@ -16,9 +16,9 @@ from timeline_devices import check_together
 from timeline_memory import check_memory
 from timeline_transfers import check_transfers
 
+from hosim.analysis.costmodel import op_durations, with_memories
 from hosim.analysis.verifying import Finding
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, Plan
-from hosim.costmodel import op_durations, with_memories
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware

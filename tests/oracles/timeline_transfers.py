@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
+from hosim.analysis.costmodel.transfers import alone_ns, pin_ns
 from hosim.analysis.verifying import Finding
 from hosim.cache_plan import AT_START, DETACH, Plan
-from hosim.costmodel.transfers import alone_ns, pin_ns
 from hosim.hardware import Channel, Hardware
 from hosim.result import ChannelFigures, Residency, Result, Timeline, Transfer
 

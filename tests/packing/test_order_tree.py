@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.packing import ApartError, any_order, gather, items_in_order, order_like
+from hosim.analysis.packing import ApartError, any_order, gather, items_in_order, order_like
 
 ITEMS = range(5)
 groups = st.frozensets(st.sampled_from(ITEMS), min_size=1)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from quick_cases import one_in
 
+from hosim.analysis.packing import SkylineSearch, improve, pack
 from hosim.errors import InputError
-from hosim.packing import SkylineSearch, improve, pack
 
 pytestmark = pytest.mark.slow
 

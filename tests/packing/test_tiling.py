@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick_cases import one_in
 
-from hosim.packing import (
+from hosim.analysis.packing import (
     Exchange,
     Guess,
     Moment,

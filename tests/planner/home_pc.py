@@ -17,7 +17,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models import PRESETS, build
+from hosim.io.models import PRESETS, build
 from hosim.policies import policy_named
 from hosim.result import Result
 

@@ -17,7 +17,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.io import load_hardware
-from hosim.models import build
+from hosim.io.models import build
 from hosim.planner.rewrites import halfway, updated_in_place
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware

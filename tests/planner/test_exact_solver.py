@@ -18,9 +18,9 @@ from instances import instance, resident_peak, working_set
 from toys import dead_in_between
 from toys import graph as graph_of
 
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import bounded, lower_bound_ns
 from hosim.analysis.verifying import verify
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder, Tensor

@@ -17,7 +17,7 @@ from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
-from hosim.models import build
+from hosim.io.models import build
 from hosim.planner import hyperoffload as notes
 from hosim.planner.hyperoffload import (
     EVERYTHING,

@@ -20,6 +20,7 @@ from hosim.io import load_any, load_hardware
 from hosim.planner.hyperoffload import Judgement, moving_ns
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
+from hosim.planner.schedule.tiers_below import PLACEMENTS, starts
 from hosim.policies import policy_named
 from hosim.policies.own import (
     AT_HOME_IF_THEY_FIT,
@@ -29,7 +30,6 @@ from hosim.policies.own import (
     freeze_runtime,
     static_rivals,
 )
-from hosim.schedule.tiers_below import PLACEMENTS, starts
 from hosim.shipped import find_hardware, find_workload
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.hyperoffload.tensor_choices import analyse, check_floor, unhindered
+from hosim.planner.schedule.tiers_below import fastest_tiers
 from hosim.policies import policy_named
-from hosim.schedule.tiers_below import fastest_tiers
 
 
 def gaps_of(

@@ -8,8 +8,8 @@ import pytest
 from test_choice_of_processors import instance
 
 from hosim.analysis import homes_below
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns, processor_bound_ns
-from hosim.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
@@ -160,7 +160,7 @@ def test_experts_of_a_mixture(room: int) -> None:
     than do not fit.
     """
     from hosim.io import load_hardware
-    from hosim.models import build
+    from hosim.io.models import build
     from hosim.shipped import find_hardware
 
     hardware = load_hardware(find_hardware("rtx-4090"))

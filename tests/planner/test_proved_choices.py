@@ -10,9 +10,9 @@ import pytest
 from every_plan import best_makespan
 from test_choice_of_processors import instance
 
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import bound_of_result_ns, bounded
 from hosim.cache_plan import Plan, Proof
-from hosim.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError

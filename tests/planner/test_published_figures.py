@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.io import load_any, load_hardware
 from hosim.policies import policy_named

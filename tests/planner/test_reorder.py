@@ -9,9 +9,9 @@ from hypothesis import given
 from strategies import graphs
 
 from hosim.analysis import static_curve, static_peak
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.verifying import check_edits
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations
 from hosim.edits import Edits, permuted
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

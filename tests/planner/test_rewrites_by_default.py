@@ -22,7 +22,7 @@ from hosim.errors import GraphError, InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware, make, save_hardware, save_workload
-from hosim.models import build
+from hosim.io.models import build
 from hosim.planner.rewrites import reorder
 from hosim.policies import policy_named
 from hosim.policies.own import RIVALS

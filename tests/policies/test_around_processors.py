@@ -14,7 +14,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.io import load_hardware
-from hosim.models import build
+from hosim.io.models import build
 from hosim.policies import Policy, policy_named, policy_names
 from hosim.shipped import find_hardware
 

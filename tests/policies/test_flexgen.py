@@ -14,7 +14,7 @@ from toy_machine import MACHINE
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_hardware
-from hosim.models import build
+from hosim.io.models import build
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 

@@ -24,12 +24,12 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
-from hosim.models import generate
+from hosim.io.models import generate
+from hosim.planner.schedule import plan_for
+from hosim.planner.schedule.experts import Fetch, Predictor, Rule, expert_table
 from hosim.policies import policy_named
 from hosim.policies.own import Deciding, as_started
 from hosim.result import Result
-from hosim.schedule import plan_for
-from hosim.schedule.experts import Fetch, Predictor, Rule, expert_table
 from hosim.study import compare
 from hosim.study.asked import parse_choice
 

@@ -19,8 +19,8 @@ from test_laws_of_policies import renamed, shuffled
 
 import hosim
 from hosim import engine
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns
-from hosim.costmodel import op_durations
 from hosim.engine import resident_step
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder

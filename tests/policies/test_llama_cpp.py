@@ -19,7 +19,7 @@ from hosim.cache_plan import Plan
 from hosim.cli.main import app
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
-from hosim.models import build
+from hosim.io.models import build
 from hosim.policies import policy_named
 
 RTX = hosim.load_hardware(hosim.find_hardware("rtx-4090"))

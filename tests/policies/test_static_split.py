@@ -11,8 +11,8 @@ from hosim import engine
 from hosim.analysis.verifying import verify
 from hosim.errors import InputError
 from hosim.graph import Graph, GraphBuilder
+from hosim.planner.schedule.tiers_below import tensors_below
 from hosim.policies import policy_named
-from hosim.schedule.tiers_below import tensors_below
 
 
 def weights(*sizes: int, kind: str = "parameter", home: str | None = None) -> Graph:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from timelines import machine, recorded, two_streams
 
-from hosim.files import write
+from hosim.base.files import write
 from hosim.report.timelines import trace
 
 QUERIES = (

@@ -16,7 +16,7 @@ from rich.text import Text
 from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.models import ListedModel
+from hosim.io.models import ListedModel
 from hosim.report import of_replays, printing
 from hosim.report.listed import machine, machines, models, policies, workload, workloads
 from hosim.report.printing import open_table

@@ -11,7 +11,7 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
-from hosim.schedule import forced_moves, forced_tensors
+from hosim.planner.schedule import forced_moves, forced_tensors
 
 
 def check(data):

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.schedule import fits_from
+from hosim.planner.schedule import fits_from
 
 
 @given(
@@ -21,7 +21,7 @@ def test_bytes_fit_from_the_last_op_that_is_too_full_on(
 ) -> None:
     end = min(end, len(held))
     full = [i for i in range(begin, end) if held[i] + size > most]
-    with patch("hosim.schedule.idle_intervals._LOOK", 2):
+    with patch("hosim.planner.schedule.idle_intervals._LOOK", 2):
         assert fits_from(np.array(held, dtype=np.int64), size, most, begin, end) == (
             full[-1] + 1 if full else begin
         )

@@ -15,9 +15,9 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
+from hosim.planner.schedule import late_prefetches
 from hosim.policies import policy_named
 from hosim.result import IN_PROGRAM_ORDER
-from hosim.schedule import late_prefetches
 
 
 def up(tensor: int, after: int) -> CacheOp:

@@ -8,12 +8,19 @@ from itertools import pairwise
 
 import pytest
 
-from hosim.costmodel.transfers import route_ns
+from hosim.analysis.costmodel.transfers import route_ns
 from hosim.errors import InfeasibleError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.planner.hyperoffload.tensor_choices import analyse
-from hosim.schedule.tiers_below import FASTEST, Placement, TierSpace, nearest_tiers, route, starts
+from hosim.planner.schedule.tiers_below import (
+    FASTEST,
+    Placement,
+    TierSpace,
+    nearest_tiers,
+    route,
+    starts,
+)
 
 
 def machine(*pairs: tuple[str, str, int], **capacities: int) -> Hardware:
@@ -111,7 +118,9 @@ def test_routes_of_small_chunks_are_told_by_few_of_them(monkeypatch: pytest.Monk
         played.append(len(chunks))
         return route_ns(hardware, [c.name for c in channels], sum(chunks), kind)
 
-    monkeypatch.setattr("hosim.costmodel.transfers.routes.shared_route_ns", shared_route_ns)
+    monkeypatch.setattr(
+        "hosim.analysis.costmodel.transfers.routes.shared_route_ns", shared_route_ns
+    )
     assert [(b.up.name, b.down.name) for b in nearest_tiers(shared)] == [
         ("ddr-hbm", "hbm-ddr"),
         ("ddr-hbm", "ddr-nvme"),

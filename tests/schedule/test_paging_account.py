@@ -16,8 +16,8 @@ from strategies import graphs, hardware, sized
 from hosim import engine
 from hosim.analysis import needed_bytes
 from hosim.cache_plan import CacheOp, MemoryView
+from hosim.planner.schedule import Paging, paging_plan
 from hosim.policies.own import FarthestNextUse, LeastRecentlyUsed
-from hosim.schedule import Paging, paging_plan
 
 
 class Audited(Paging):

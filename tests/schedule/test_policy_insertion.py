@@ -16,8 +16,8 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule import Absence, insert, tensor_cache_ops
-from hosim.schedule.tiers_below import route
+from hosim.planner.schedule import Absence, insert, tensor_cache_ops
+from hosim.planner.schedule.tiers_below import route
 
 MACHINE = Hardware(
     "machine",

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.schedule.tiers_below import (
+from hosim.planner.schedule.tiers_below import (
     BALANCED,
     BY_KIND,
     FASTEST,

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import hosim
+from hosim.analysis.costmodel import op_durations
 from hosim.cli.main import app
-from hosim.costmodel import op_durations
 from hosim.errors import InputError
 from hosim.serving import Iteration, ModelledIterations
 

@@ -9,8 +9,8 @@ import pytest
 from rendered import lines
 
 import hosim
-from hosim.costmodel import op_durations
-from hosim.costmodel.spreads import DrawnTimes
+from hosim.analysis.costmodel import op_durations
+from hosim.analysis.costmodel.spreads import DrawnTimes
 from hosim.data.draws import FEW_DRAWS, ends
 from hosim.graph import Graph
 from hosim.serving import Iteration, ModelledIterations, serve_defaults

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from toy_tiers import GB, toy_machine, toy_ns
 
 import hosim
+from hosim.analysis.costmodel import op_durations
 from hosim.cache_plan import CacheOp, Plan
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import GraphBuilder

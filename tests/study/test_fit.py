@@ -18,7 +18,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
 from hosim.io import save_hardware, save_workload
-from hosim.models import build
+from hosim.io.models import build
 from hosim.study.asked import Axis, as_choice, parse_axis, parse_choice
 from hosim.study.runs import Question
 from hosim.study.searches import Fit, Wanted, fit

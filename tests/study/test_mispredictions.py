@@ -13,7 +13,7 @@ from moe_toy import EXPERT, INSPECT
 from hosim.cache_plan import Plan
 from hosim.data.expert_routing import realise
 from hosim.errors import InputError
-from hosim.models import generate
+from hosim.io.models import generate
 from hosim.policies import policy_named
 from hosim.study import Mispredictions, mispredictions, predicts
 

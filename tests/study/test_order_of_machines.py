@@ -8,8 +8,8 @@ from dataclasses import replace
 from typer.testing import CliRunner
 
 import hosim
+from hosim.analysis.costmodel import op_durations
 from hosim.cli.main import app
-from hosim.costmodel import op_durations
 
 TOY = hosim.load_hardware(hosim.find_hardware("toy"))
 

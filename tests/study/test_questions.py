@@ -15,7 +15,7 @@ from hosim.engine import read_budget
 from hosim.errors import InputError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
-from hosim.models import build
+from hosim.io.models import build
 from hosim.study import sweep
 from hosim.study.asked import Axis, PolicyChoice, as_choice, parse_choice
 from hosim.study.runs import Question, check_fields, check_values, cluster, failure, recipe

@@ -8,9 +8,9 @@ from toy_machine import MACHINE
 from typer.testing import CliRunner
 
 import hosim
+from hosim.analysis.costmodel.spreads import drawn_world
 from hosim.cache_plan import CacheOp, Plan
 from hosim.cli.main import app
-from hosim.costmodel.spreads import drawn_world
 from hosim.data.draws import FEW_DRAWS, Regret
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder

@@ -25,8 +25,8 @@ from hosim.engine import replay
 from hosim.errors import InputError, PlanError
 from hosim.hardware import Fabric
 from hosim.io import hardware_to_dict, save_hardware, save_workload, workload_to_dict
+from hosim.io.models import build
 from hosim.jitter import Jitter
-from hosim.models import build
 from hosim.result import Result
 from hosim.shipped import find_workload
 from hosim.study import robustness

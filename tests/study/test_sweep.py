@@ -21,7 +21,7 @@ from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.io import load_any, load_hardware, save_hardware, save_workload
-from hosim.models import build
+from hosim.io.models import build
 from hosim.shipped import find_hardware, find_workload
 from hosim.study import sweep
 from hosim.study.asked import parse_axis, parse_choice, read_points, read_vary

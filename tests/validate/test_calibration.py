@@ -17,8 +17,8 @@ from scipy.optimize import least_squares
 from synthetic_trace import COPIES, TRUTH, base_machine, copy_us, recording
 
 from hosim.errors import InputError
-from hosim.importers.recordings import DeviceInfo, KinetoTrace, parse_kineto
 from hosim.io import hardware_from_dict, hardware_to_dict, load_hardware
+from hosim.io.importers.recordings import DeviceInfo, KinetoTrace, parse_kineto
 from hosim.shipped import find_hardware, hardware
 from hosim.validate import (
     Calibration,
@@ -268,7 +268,7 @@ def test_a_sweep_gives_channels_their_curve_and_what_both_ways_share(tmp_path: P
     machine = hardware_from_dict(profile)
     assert machine.fabrics[0].bandwidth_bytes_per_s == pytest.approx(25e9, rel=0.01)
     assert len(machine.channels[0].curve) == 8
-    from hosim.costmodel.transfers import alone_ns
+    from hosim.analysis.costmodel.transfers import alone_ns
 
     for size in (1 << 12, 1 << 20, 1 << 26):
         assert alone_ns(machine, "h2d", size) == pytest.approx(9000 + size * 0.04, rel=0.02)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hosim.importers.recordings import DeviceInfo, DeviceOp
+from hosim.io.importers.recordings import DeviceInfo, DeviceOp
 from hosim.validate.recorded_steps import placed_ns
 
 DEVICE = DeviceInfo("toy", 80 << 30, 10, 2048, 65536, 102_400)

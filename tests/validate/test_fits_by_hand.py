@@ -13,7 +13,7 @@ from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 
 from hosim.errors import InputError
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto
+from hosim.io.importers.recordings import DeviceOp, KinetoTrace, parse_kineto
 from hosim.validate import (
     Calibration,
     Measurements,

@@ -14,7 +14,7 @@ from kineto_toys import KERNEL, call, device_op, span, trace
 from synthetic_trace import TRUTH, recording
 
 from hosim.errors import InputError
-from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, read_kineto
+from hosim.io.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, read_kineto
 from hosim.validate import (
     HeldOut,
     Measurements,

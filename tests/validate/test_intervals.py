@@ -11,7 +11,7 @@ import pytest
 import serving_rows
 from fit_spreads import SOURCES, fitted, known_steps, step_errors
 
-from hosim.costmodel.spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE, UNMEASURED_MACHINE
+from hosim.analysis.costmodel.spreads import GAP_NS, SHARED, SPREADS, STEP_SHARE, UNMEASURED_MACHINE
 
 MISSING = [
     path

@@ -22,7 +22,7 @@ from judge_intervals import (
 from judge_runtimes import Answers, ends, is_time
 from practitioner_rows import FILE, Row
 
-from hosim.costmodel.spreads import INFERENCE, TRAINING
+from hosim.analysis.costmodel.spreads import INFERENCE, TRAINING
 from hosim.io.runtimes import runtime_named
 
 pytestmark = pytest.mark.skipif(not FILE.is_file(), reason=f"no {FILE}")

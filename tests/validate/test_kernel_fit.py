@@ -7,9 +7,9 @@ import pytest
 from kernel_rows import FOLDER, held_out, kernel_tables, processor
 from quick_cases import one_in
 
-from hosim.costmodel.kernels import CLASSES, FITTED
-from hosim.costmodel.kernels.op_families import Processor
-from hosim.importers.recordings import KernelTable
+from hosim.analysis.costmodel.kernels import CLASSES, FITTED
+from hosim.analysis.costmodel.kernels.op_families import Processor
+from hosim.io.importers.recordings import KernelTable
 from hosim.validate.fits import errors_by_row, errors_of_tables, fit_kernel, summary
 
 MACHINE = Processor(3e14, 2e12, 100, 1.5e9, 3e11)

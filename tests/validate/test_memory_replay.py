@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from naive_device import MIB, NaiveDevice
 
-from hosim.importers.recordings import DeviceOp, HostCall, KinetoTrace, MemoryEvent, read_kineto
+from hosim.io.importers.recordings import DeviceOp, HostCall, KinetoTrace, MemoryEvent, read_kineto
 from hosim.validate import validate, validation_to_dict
 from hosim.validate.snapshots import (
     most_growth,

@@ -11,12 +11,12 @@ import pytest
 from kineto_toys import KERNEL, call, device_op, span, trace
 
 import hosim
-from hosim.costmodel import op_durations
-from hosim.costmodel.kernels import kernel_us
-from hosim.files import read, write
+from hosim.analysis.costmodel import op_durations
+from hosim.analysis.costmodel.kernels import kernel_us
+from hosim.base.files import read, write
 from hosim.hardware import Hardware
-from hosim.importers.recordings import KinetoTrace, parse_kineto
 from hosim.io import hardware_from_dict, load_hardware
+from hosim.io.importers.recordings import KinetoTrace, parse_kineto
 from hosim.shipped import find_hardware
 from hosim.validate import (
     Calibration,
@@ -218,7 +218,7 @@ RECORDED = ("h100_qwen1.5_0.5b", "h100_vgg13_training", "h100_bert_small", "h100
 def test_a_model_predicts_another_one_on_the_same_gpu(
     shared: Path, learned: str, other: str, base: Hardware, compared: Any
 ) -> None:
-    from hosim.importers.recordings import read_kineto
+    from hosim.io.importers.recordings import read_kineto
 
     folder = shared / "data" / "traces"
     if not folder.is_dir():

@@ -13,7 +13,7 @@ from recorded_toy import LAYERS, START_BYTES, TEMPORARY, recorded, sweep, write
 
 from hosim.errors import InputError
 from hosim.hardware import Channel, Tier
-from hosim.importers.recordings import parse_kineto
+from hosim.io.importers.recordings import parse_kineto
 from hosim.validate import validate_schemes
 from hosim.validate.kit import SCHEMES, BandwidthSweep, SweptCopies, bandwidth_sweep
 from hosim.validate.offloads import (

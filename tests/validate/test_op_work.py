@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, span, trace
 
-from hosim.importers.recordings import parse_kineto
+from hosim.io.importers.recordings import parse_kineto
 from hosim.validate.op_costs import Counted, OpWork, work_of
 
 F, H = "float", "c10::Half"

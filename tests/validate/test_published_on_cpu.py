@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 from published_rows import FILE, generated, generation_graph
 
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_hardware
-from hosim.models import build
+from hosim.io.models import build
 from hosim.policies import policy_named
 from hosim.shipped import find_hardware
 

@@ -10,9 +10,9 @@ import pytest
 
 import hosim
 from hosim.analysis import static_peak
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.io import load_hardware
-from hosim.models import build
+from hosim.io.models import build
 from hosim.shipped import find_hardware
 
 MACHINE = "a100-80gb-sxm"

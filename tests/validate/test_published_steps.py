@@ -8,8 +8,8 @@ from published_rows import FILE, PublishedRow, graph_of_row, published
 
 import hosim
 from hosim.analysis import static_peak
+from hosim.analysis.costmodel import op_durations
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.io import load_hardware
 from hosim.shipped import find_hardware

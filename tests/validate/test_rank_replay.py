@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.importers.recordings import KinetoTrace, parse_kineto
+from hosim.io.importers.recordings import KinetoTrace, parse_kineto
 from hosim.validate import replay_ranks
 
 

@@ -10,7 +10,7 @@ import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, trace
 
 from hosim.errors import InputError
-from hosim.importers.recordings import KinetoTrace, parse_kineto, program_order, waits
+from hosim.io.importers.recordings import KinetoTrace, parse_kineto, program_order, waits
 from hosim.validate import refuse_damage
 from hosim.validate.recorded_steps import (
     kernels_wait_for_room,

@@ -13,7 +13,7 @@ import pytest
 from kineto_toys import COPY, KERNEL, call, device_op, trace
 
 from hosim.gate import assert_explained
-from hosim.importers.recordings import (
+from hosim.io.importers.recordings import (
     DeviceOp,
     KinetoTrace,
     parse_kineto,

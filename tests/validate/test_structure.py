@@ -15,7 +15,7 @@ import pytest
 from kineto_toys import COPY, KERNEL, MEMSET, call, device_op, span, step, trace
 
 from hosim.errors import InputError
-from hosim.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, read_kineto
+from hosim.io.importers.recordings import DeviceOp, KinetoTrace, parse_kineto, read_kineto
 from hosim.validate.recorded_steps import (
     GivenNumbers,
     Latencies,

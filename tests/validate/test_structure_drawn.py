@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kineto_toys import COPY, KERNEL, call, device_op, span, trace
 
-from hosim.importers.recordings import parse_kineto, read_kineto
+from hosim.io.importers.recordings import parse_kineto, read_kineto
 from hosim.validate.recorded_steps import structural_replay, structure
 
 Action = tuple[Any, ...]

@@ -15,8 +15,8 @@ from kineto_toys import step
 
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.recordings import DeviceOp, parse_kineto
 from hosim.io import hardware_from_dict
+from hosim.io.importers.recordings import DeviceOp, parse_kineto
 from hosim.validate import (
     Calibration,
     Measurements,

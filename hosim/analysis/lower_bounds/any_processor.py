@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.edits import on_processors
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware

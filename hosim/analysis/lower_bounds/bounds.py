@@ -16,6 +16,8 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate, product
 from math import prod
 
+from hosim.analysis.costmodel import machine_of_copies, memory_uses, op_durations
+from hosim.analysis.costmodel.transfers import sent_bytes
 from hosim.analysis.critical_path import tails
 from hosim.analysis.happens_before import HappensBefore
 from hosim.analysis.liveness import homes_below, needed_bytes
@@ -28,8 +30,6 @@ from hosim.analysis.lower_bounds.processor_bound import processor_bound_ns
 from hosim.analysis.lower_bounds.traffic_program import Group, Times, TrafficProgram
 from hosim.analysis.pressure_points import Points, excess_of, points_of, tightest
 from hosim.analysis.tensor_lives import Life, lives
-from hosim.costmodel import machine_of_copies, memory_uses, op_durations
-from hosim.costmodel.transfers import sent_bytes
 from hosim.data.stream_order import earliest_starts, stream_predecessors
 from hosim.edits import on_processors
 from hosim.graph import Graph, Tensor

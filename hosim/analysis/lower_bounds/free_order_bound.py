@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from hosim.analysis.costmodel import machine_of_copies
+from hosim.analysis.costmodel.transfers import channel_bandwidth
 from hosim.analysis.lower_bounds.any_processor import on_any_processor
 from hosim.analysis.lower_bounds.linear_program import LinearProgram, SolverStopped, Term, whole_ns
-from hosim.costmodel import machine_of_copies
-from hosim.costmodel.transfers import channel_bandwidth
 from hosim.edits import why_once
 from hosim.graph import Graph
 from hosim.hardware import Channel, Hardware

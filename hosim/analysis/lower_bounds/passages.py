@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from hosim.costmodel.transfers import alone_ns, channel_bandwidth
+from hosim.analysis.costmodel.transfers import alone_ns, channel_bandwidth
 from hosim.graph import Tensor
 from hosim.hardware import Channel, Hardware
 

@@ -9,8 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from hosim.analysis.costmodel.transfers import (
+    NS_PER_S,
+    ceiling,
+    channel_bandwidth,
+    chunks_of,
+    route,
+)
 from hosim.cache_plan import DETACH, CacheOp
-from hosim.costmodel.transfers import NS_PER_S, ceiling, channel_bandwidth, chunks_of, route
 from hosim.engine.reference.fluid import Fluid, Nanoseconds, Steps
 from hosim.engine.reference.storage import VALID, Storage
 from hosim.engine.result_figures import ChannelCounts

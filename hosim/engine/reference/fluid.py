@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import simpy
 
-from hosim.costmodel import HELD_BYTES_PER_S, MemoryUse
-from hosim.costmodel.transfers import Link, crossed_fabrics, max_min_rates
+from hosim.analysis.costmodel import HELD_BYTES_PER_S, MemoryUse
+from hosim.analysis.costmodel.transfers import Link, crossed_fabrics, max_min_rates
 from hosim.hardware import Channel, Hardware
 
 Steps = Generator[simpy.Event, Any, Any]

@@ -13,13 +13,13 @@ from itertools import count
 import simpy
 
 from hosim.analysis import StageExchange
-from hosim.cache_plan import AT_START, CacheOp, RuntimePolicy
-from hosim.costmodel.transfers import (
+from hosim.analysis.costmodel.transfers import (
     NS_PER_S,
     bytes_per_s_over_links,
     first_of_group,
     meeting_ranks,
 )
+from hosim.cache_plan import AT_START, CacheOp, RuntimePolicy
 from hosim.engine import oom_reports
 from hosim.engine.arenas import Arena
 from hosim.engine.hops import resolve_hop

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from hosim.analysis import StageExchange
+from hosim.analysis.costmodel import copies_compete, with_memories
+from hosim.analysis.costmodel.transfers import NS_PER_S
 from hosim.cache_plan import Plan, RuntimePolicy
-from hosim.costmodel import copies_compete, with_memories
-from hosim.costmodel.transfers import NS_PER_S
 from hosim.engine import oom_reports, result_figures
 from hosim.engine.arenas import make_arena
 from hosim.engine.ledger import Ledger

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from hosim.costmodel.transfers import pin_ns
+from hosim.analysis.costmodel.transfers import pin_ns
 from hosim.engine.arenas import Arena
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
 from hosim.engine.ledger import Ledger, composition_of

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 import simpy
 
+from hosim.analysis.costmodel import copy_uses, op_durations
+from hosim.analysis.costmodel.transfers import sent_bytes
 from hosim.analysis.slack import awaited_copies
 from hosim.cache_plan import DETACH, Plan
-from hosim.costmodel import copy_uses, op_durations
-from hosim.costmodel.transfers import sent_bytes
 from hosim.engine.hops import initial_tiers, resolve_hop
 from hosim.engine.reference.cache_op_queues import Issued, Piece, Transfers
 from hosim.engine.reference.storage import VALID, WRITING, Storage

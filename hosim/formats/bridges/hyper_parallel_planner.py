@@ -24,8 +24,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from hosim.base.files import write
 from hosim.errors import InfeasibleError, InputError
-from hosim.files import write
 from hosim.formats import read_document
 from hosim.formats.bridges.residency_schedule import (
     AHEAD,

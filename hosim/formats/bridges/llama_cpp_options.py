@@ -19,7 +19,7 @@ from hosim.cache_plan import DETACH, Plan
 from hosim.engine import replay
 from hosim.errors import HosimError, InputError
 from hosim.hardware import Hardware
-from hosim.models import gguf_names
+from hosim.io.models import gguf_names
 from hosim.plain_text import counted, printable
 from hosim.policies import policy_named
 from hosim.policies.own import layer_of_ops, layers_with_experts

@@ -25,9 +25,9 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.plain_text import printable
+from hosim.planner.schedule.tiers_below import nearest_tiers
 from hosim.policies import policy_named
 from hosim.result import Result
-from hosim.schedule.tiers_below import nearest_tiers
 from hosim.units import human_percent, human_size, human_time
 
 

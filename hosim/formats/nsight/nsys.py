@@ -2,7 +2,7 @@
 those of PyTorch's profiler.
 
 ``trace = read_nsys(path)`` returns a :class:`KinetoTrace`, which
-:mod:`hosim.importers.recordings.kineto` describes. The tables are those of NVIDIA's "SQLite Export
+:mod:`hosim.io.importers.recordings.kineto` describes. The tables are those of NVIDIA's "SQLite Export
 Schema Reference". A table without entries is not written, so any may be missing, and newer releases
 have more columns. If there are several processes, the one that used devices most is read.
 
@@ -23,10 +23,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
+from hosim.base.files.formats import DATABASE, unexpected
 from hosim.errors import InputError
-from hosim.files.formats import DATABASE, unexpected
 from hosim.formats.nsight.sqlite_tables import plain_tables
-from hosim.importers.recordings import (
+from hosim.io.importers.recordings import (
     Annotation,
     DeviceInfo,
     DeviceOp,

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from hosim.base.files import opened
 from hosim.errors import InputError
-from hosim.files import opened
 from hosim.limits import limit, within
 
 Cell = int | float | str | bytes | None

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from hosim.base.files import write_bytes
 from hosim.errors import InputError
-from hosim.files import write_bytes
 from hosim.gate.cases import FILES, Suite, load_suite
 from hosim.gate.reports import COMMENT
 

@@ -160,7 +160,7 @@ def _profile(record: Record) -> dict[str, str]:
 
 def save_text(text: str, path: str | os.PathLike[str]) -> bool:
     """Like :func:`save`, for the given text."""
-    from hosim.files import write_bytes
+    from hosim.base.files import write_bytes
 
     target = Path(path)
     confined(target, target.parent, os.fspath(path))

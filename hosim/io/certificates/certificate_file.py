@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from hosim.analysis.costmodel import machine_of_copies
 from hosim.analysis.lower_bounds import LowerBounds
 from hosim.cache_plan import AT_START, Plan
 from hosim.check_certificate import Program, bound, ways
-from hosim.costmodel import machine_of_copies
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Fabric, Hardware

@@ -35,11 +35,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 from pydantic import Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
+from hosim.base.files import check_lines, decode, format_of, read_bytes
 from hosim.errors import InputError
-from hosim.files import check_lines, decode, format_of, read_bytes
+from hosim.io.options import REQUIRED, Option, Options, declared
 from hosim.io.validators import STRICT, Format, Name
 from hosim.limits import refusal, within
-from hosim.options import REQUIRED, Option, Options, declared
 
 _DOTTED = re.compile(r"""[\w\s.\[-]*""")
 """The beginning of a line that may be a key with dots, up to its first quote: each dot is a table

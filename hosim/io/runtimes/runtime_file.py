@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field, StrictBool, StrictInt, StrictStr, with_config
 from typing_extensions import TypedDict
 
-from hosim import files as reading
+from hosim.base import files as reading
 from hosim.data.runtime import COPIES, Runtime, RuntimeFigure
 from hosim.io.key_tables import (
     FLAG,

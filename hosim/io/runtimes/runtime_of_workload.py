@@ -42,7 +42,7 @@ def runtimes_for(graph: Graph) -> list[Runtime]:
     """The shipped runtimes that run the kind of step that a builder has made, the slowest first;
     none for other graphs, and for one that names its runtime.
 
-    >>> from hosim.models import build
+    >>> from hosim.io.models import build
     >>> graph = build("step", {"model": "gpt2", "phase": "decode", "layers": 1})
     >>> {"vllm", "gpt-fast"} <= {runtime.name for runtime in runtimes_for(graph)}
     True
@@ -61,7 +61,7 @@ def under_runtime(graph: Graph, asked: object) -> Graph:
 
     Raises :class:`InputError`.
 
-    >>> from hosim.models import build
+    >>> from hosim.io.models import build
     >>> graph = under_runtime(
     ...     build("step", {"model": "gpt2", "phase": "train"}), "torchtitan-compiled"
     ... )
@@ -71,7 +71,7 @@ def under_runtime(graph: Graph, asked: object) -> Graph:
     ... )
     ('torchtitan-compiled', True)
     """
-    from hosim.models import build
+    from hosim.io.models import build
 
     runtime = runtime_named(asked)
     recipe = graph.meta.get("builder")

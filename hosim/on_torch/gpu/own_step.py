@@ -51,7 +51,7 @@ def record(folder: str | os.PathLike[str]) -> Iterator[None]:
     ...     sorted(os.listdir(os.path.join(folder, "step")))
     ['run.json', 'trace.json.gz']
     """
-    from hosim.importers.torch_programs import require_torch
+    from hosim.io.importers.torch_programs import require_torch
 
     require_torch()
     import torch

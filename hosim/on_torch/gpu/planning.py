@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hosim import files
+from hosim.base import files
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError

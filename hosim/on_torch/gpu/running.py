@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from hosim.base.files import read_json
 from hosim.errors import InputError
-from hosim.files import read_json
 from hosim.hardware import Hardware
 from hosim.on_torch.gpu.attempts import Attempts
 from hosim.on_torch.gpu.captured_step import CapturedStep, Work, captured, events_of, run_steps

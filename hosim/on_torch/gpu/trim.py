@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hosim.importers.recordings import MODULE
+from hosim.io.importers.recordings import MODULE
 
 _CATEGORIES = frozenset(
     (

@@ -22,7 +22,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
-from hosim.importers.torch_programs import quiet
+from hosim.io.importers.torch_programs import quiet
 from hosim.on_torch.lower.as_captured import AsCaptured, is_autocast
 from hosim.on_torch.lower.compiled import CompiledModel, require_no_hooks, require_one_process
 from hosim.on_torch.lower.devices import (

@@ -28,7 +28,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.importers.torch_programs import PlaceholderInput, failures, quiet
+from hosim.io.importers.torch_programs import PlaceholderInput, failures, quiet
 from hosim.on_torch.lower.callable import Captured, OffloadedModel, PlannedProgram
 from hosim.on_torch.lower.homes import Planner, at_home
 from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept

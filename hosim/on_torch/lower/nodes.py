@@ -1,5 +1,5 @@
 """Cache ops as nodes of a torch.fx graph: which node is which. Imports torch. The ops themselves:
-:mod:`hosim.importers.cache_nodes`.
+:mod:`hosim.io.importers.cache_nodes`.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from typing import Any
 
 from torch.fx import Graph, Node
 
-from hosim import importers
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp
+from hosim.io import importers
 
 __all__ = ["READY", "add", "add_initial", "add_ready", "is_cache_node", "number_of"]
 

@@ -21,11 +21,11 @@ from hosim.engine import read_budget, replay
 from hosim.errors import InfeasibleError, InputError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.importers.torch_programs import require_torch
 from hosim.io import load_hardware
-from hosim.options import OPTIONS, Given, Option, keywords
+from hosim.io.importers.torch_programs import require_torch
+from hosim.io.options import OPTIONS, Given, Option, keywords
+from hosim.planner.schedule import late_prefetches
 from hosim.result import IN_PROGRAM_ORDER, Result
-from hosim.schedule import late_prefetches
 from hosim.shipped import find_hardware
 from hosim.units import human_size
 
@@ -235,7 +235,7 @@ def planned(
     """A plan that keeps within ``budget_bytes`` in program order, which is how torch allocates, and
     its replay with that account.
 
-    If a plan does not fit, its prefetches are issued later (:mod:`hosim.schedule.late_prefetches`).
+    If a plan does not fit, its prefetches are issued later (:mod:`hosim.planner.schedule.late_prefetches`).
     If it still does not, the policy gets less than the budget until its plan fits: first without
     effort, if it has such a parameter, and then with the wanted effort at the share found. Unless
     the parameters say whether ops may run again, they do only where no plan fits otherwise, or,

@@ -21,7 +21,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hosim.errors import InputError
-from hosim.importers.torch_programs import quiet
+from hosim.io.importers.torch_programs import quiet
 from hosim.on_torch.lower.held_contents import is_plain
 
 _NUMBERS = (

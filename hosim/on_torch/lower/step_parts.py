@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from hosim.errors import InputError
-from hosim.importers.torch_programs import PlaceholderInput
+from hosim.io.importers.torch_programs import PlaceholderInput
 from hosim.on_torch.lower.replicas import COLLECTIVES, STREAM
 from hosim.on_torch.lower.torch_program import TorchProgram, read
 

@@ -22,8 +22,8 @@ from torch.fx.node import map_arg
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.importers import torch_programs
-from hosim.importers.torch_programs import PlaceholderInput, plan_of, workload_of
+from hosim.io.importers import torch_programs
+from hosim.io.importers.torch_programs import PlaceholderInput, plan_of, workload_of
 
 OWN_GENERATOR = (
     "the model draws from a generator of its own, which a captured program cannot; "
@@ -53,7 +53,7 @@ def capture(program: ExportedProgram, *, name: str) -> TorchProgram:
     """The program of an exported inference. Its module returns the user's outputs as a flat tuple.
 
     Raises :class:`InputError` as
-    :func:`hosim.importers.torch_programs.torch_export.import_exported` does, and for a subgraph
+    :func:`hosim.io.importers.torch_programs.torch_export.import_exported` does, and for a subgraph
     under autocast.
     """
     return read(
@@ -180,7 +180,7 @@ def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProg
     passes after it.
 
     ``torch.export.save`` writes it, and
-    :func:`hosim.importers.torch_programs.torch_export.import_plan` reads the plan in it. Raises
+    :func:`hosim.io.importers.torch_programs.torch_export.import_plan` reads the plan in it. Raises
     :class:`InputError` for a functional program that updates buffers or inputs: its signature
     refers to results that the graph no longer has.
     """

@@ -29,7 +29,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hosim.errors import InputError
-from hosim.importers.torch_programs import PlaceholderInput, failures, loss_of, quiet
+from hosim.io.importers.torch_programs import PlaceholderInput, failures, loss_of, quiet
 from hosim.on_torch.lower import parameter_hooks
 from hosim.on_torch.lower.compiled import (
     CompiledModel,

@@ -14,8 +14,8 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from hosim.analysis.costmodel.transfers import alone_ns, sent_bytes
 from hosim.cache_plan import AT_START
-from hosim.costmodel.transfers import alone_ns, sent_bytes
 from hosim.errors import InputError
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware

@@ -16,8 +16,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hosim.costmodel import op_durations
-from hosim.costmodel.transfers import alone_ns
+from hosim.analysis.costmodel import op_durations
+from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.errors import InputError
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Hardware

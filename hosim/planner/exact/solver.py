@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, STORE, Plan
-from hosim.costmodel import op_durations
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph

@@ -21,7 +21,7 @@ from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_lea
 from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
 from hosim.planner.hyperoffload.selection import select
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
-from hosim.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
+from hosim.planner.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
 
 _SLOW = (0.7, 1.0, 0.4, 1.4)
 """What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that

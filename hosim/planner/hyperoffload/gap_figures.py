@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from hosim.analysis import Gap, initial_set
+from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import AT_START
-from hosim.costmodel.transfers import alone_ns
 from hosim.planner.hyperoffload.tensor_choices import Problem
-from hosim.schedule.tiers_below import LowerTier
+from hosim.planner.schedule.tiers_below import LowerTier
 
 
 @dataclass(frozen=True, slots=True)

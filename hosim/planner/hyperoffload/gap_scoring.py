@@ -14,9 +14,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from hosim.analysis import Gap, initial_set
+from hosim.analysis.costmodel import machine_of_copies
+from hosim.analysis.costmodel.transfers import alone_ns, channel_bandwidth
 from hosim.cache_plan import AT_START
-from hosim.costmodel import machine_of_copies
-from hosim.costmodel.transfers import alone_ns, channel_bandwidth
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
     COPY,
@@ -28,7 +28,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     left_rates,
     timelines,
 )
-from hosim.schedule.tiers_below import LowerTier, Placement, TierSpace
+from hosim.planner.schedule.tiers_below import LowerTier, Placement, TierSpace
 
 _LONG = 2**30
 """Bytes whose transfer takes no longer than they need."""

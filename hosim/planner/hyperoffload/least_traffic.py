@@ -33,7 +33,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     everything,
     of_all_devices,
 )
-from hosim.schedule.tiers_below import has_hops
+from hosim.planner.schedule.tiers_below import has_hops
 
 _FILLED = (1.0, 0.98, 0.95, 0.9, 0.8, 0.6, 0.3)
 """Parts of the tiers that are filled by the listed order, until what is on its way finds room,

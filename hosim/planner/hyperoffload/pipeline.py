@@ -30,7 +30,7 @@ from hosim.planner.hyperoffload.choice_passes import in_draws
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, Judgement
 from hosim.planner.hyperoffload.search import Arm, Ends, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor, work_of
-from hosim.schedule.tiers_below import Placement
+from hosim.planner.schedule.tiers_below import Placement
 from hosim.units import human_size
 
 _OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)

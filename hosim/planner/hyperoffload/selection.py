@@ -36,7 +36,7 @@ from hosim.planner.hyperoffload.gap_scoring import (
     Weights,
 )
 from hosim.planner.hyperoffload.tensor_choices import BELOW, HOME, Choices, Problem, TensorChoice
-from hosim.schedule.tiers_below import LowerTier
+from hosim.planner.schedule.tiers_below import LowerTier
 
 # -- described cost
 # --------------------------------------------------------------------------------------------------

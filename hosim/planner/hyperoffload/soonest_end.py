@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from heapq import heappop, heappush
 from itertools import accumulate
 
+from hosim.analysis.costmodel import machine_of_copies, op_durations
+from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import AT_START, CacheOp, Plan
-from hosim.costmodel import machine_of_copies, op_durations
-from hosim.costmodel.transfers import alone_ns
 from hosim.hardware import Channel, Hardware
 
 

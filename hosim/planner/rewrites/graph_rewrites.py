@@ -20,9 +20,9 @@ from math import sqrt
 import numpy as np
 
 from hosim.analysis import Numbers, edited_curve
+from hosim.analysis.costmodel.transfers import channel_bandwidth
 from hosim.analysis.lower_bounds import LowerBounds
 from hosim.cache_plan import AT_START, Plan
-from hosim.costmodel.transfers import channel_bandwidth
 from hosim.edits import Edits, edited
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph

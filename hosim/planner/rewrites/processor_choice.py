@@ -17,7 +17,7 @@ an update that follows its gradient leaves room, whichever processor it runs on.
 
 What only ops of a tier's processor use, and what the workload leaves free, starts in that tier.
 Everything else about a plan for fixed processors is the policy's, with the moves that other
-processors force (:mod:`hosim.schedule.around_processors`).
+processors force (:mod:`hosim.planner.schedule.around_processors`).
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from math import inf, prod
 from operator import itemgetter
 from typing import Any
 
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import free_order_bound_ns
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan, Proof
-from hosim.costmodel import op_durations
 from hosim.edits import Edits, is_repeatable, on_processors
 from hosim.engine import replay
 from hosim.errors import GraphError, InfeasibleError, InputError
@@ -47,8 +47,8 @@ from hosim.planner.rewrites.leaving_order import (
     connected,
 )
 from hosim.planner.rewrites.reorder import eager
+from hosim.planner.schedule import starts_elsewhere
 from hosim.processors import others_of
-from hosim.schedule import starts_elsewhere
 
 # -- in place
 # --------------------------------------------------------------------------------------------------

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from hosim.analysis import Gap, initial_set
+from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import AT_START
-from hosim.costmodel.transfers import alone_ns
 from hosim.edits import Recompute, edited, why_once
 from hosim.graph import Graph
 from hosim.planner.hyperoffload.tensor_choices import Problem

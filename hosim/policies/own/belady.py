@@ -19,8 +19,8 @@ from heapq import heappop, heappush
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import kept_from_the_start, paging_plan
-from hosim.schedule.tiers_below import FASTEST, read_placement
+from hosim.planner.schedule import kept_from_the_start, paging_plan
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:
@@ -33,7 +33,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
 
 
 class FarthestNextUse:
-    """:class:`hosim.schedule.paging.Victims`, the one used farthest ahead first; of equals the
+    """:class:`hosim.planner.schedule.paging.Victims`, the one used farthest ahead first; of equals the
     later listed.
     """
 

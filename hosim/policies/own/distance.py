@@ -23,8 +23,8 @@ from hosim.analysis import Gap
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import Absence, below_at_ends, between_uses, insert
-from hosim.schedule.tiers_below import FASTEST, read_placement, space_below, starts
+from hosim.planner.schedule import Absence, below_at_ends, between_uses, insert
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below, starts
 
 
 def plan(

@@ -41,9 +41,9 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule.tiers_below import EVEN, FASTEST, part
 from hosim.policies.own import static_split
 from hosim.policies.own.layerwise import WEIGHTS, layers_of
-from hosim.schedule.tiers_below import EVEN, FASTEST, part
 
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _ATTENTION = re.compile(r"[._/]\w*att(n|ention)\w*\.\w+\.", re.IGNORECASE)

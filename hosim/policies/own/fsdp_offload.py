@@ -16,8 +16,8 @@ from __future__ import annotations
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import planned_around
 from hosim.policies.own import layerwise
-from hosim.schedule import planned_around
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, ops_ahead: int) -> Plan:

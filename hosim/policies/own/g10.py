@@ -37,12 +37,12 @@ import numpy as np
 
 from hosim import engine
 from hosim.analysis import Gap, tensor_gaps
+from hosim.analysis.costmodel import machine_of_copies, op_durations
+from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import AT_START, Plan
-from hosim.costmodel import machine_of_copies, op_durations
-from hosim.costmodel.transfers import alone_ns
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import (
+from hosim.planner.schedule import (
     Absence,
     below_at_ends,
     between_uses,
@@ -50,7 +50,7 @@ from hosim.schedule import (
     held_bytes,
     insert,
 )
-from hosim.schedule.tiers_below import (
+from hosim.planner.schedule.tiers_below import (
     LowerTier,
     Placement,
     nearest_tiers,

@@ -23,8 +23,8 @@ from hosim.planner.hyperoffload import search
 from hosim.planner.hyperoffload.choice_passes import sturdier
 from hosim.planner.hyperoffload.tensor_choices import Judge, of_another, plan_cost
 from hosim.planner.rewrites import rewriting
+from hosim.planner.schedule.tiers_below import PLANNED, planned_placement
 from hosim.policies.own.rivals import asking_rivals, rivals_at_runtime
-from hosim.schedule.tiers_below import PLANNED, planned_placement
 
 
 @rare_collection()
@@ -51,8 +51,8 @@ def plan(
     (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the
     order of the ops, and run some of them again; ``None`` lets it where the workload says that its
     ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of
-    :mod:`hosim.schedule.tiers_below.placement`, or
-    :data:`hosim.schedule.tiers_below.placement.PLANNED`. ``judge`` replays the plans that are
+    :mod:`hosim.planner.schedule.tiers_below.placement`, or
+    :data:`hosim.planner.schedule.tiers_below.placement.PLANNED`. ``judge`` replays the plans that are
     compared: with an allocator, if what counts is what that reserves. Without ``rivals`` the other
     policies are not asked for plans.
     """

@@ -24,9 +24,9 @@ from collections.abc import Callable
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import kept_from_the_start, paging_plan, starts_below
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement
 from hosim.policies.own.on_demand import LastArrived, LeastRecentlyUsed
-from hosim.schedule import kept_from_the_start, paging_plan, starts_below
-from hosim.schedule.tiers_below import FASTEST, read_placement
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:
@@ -47,7 +47,7 @@ def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str 
 
 
 class FetchedThenLast:
-    """:class:`hosim.schedule.paging.Victims`: what lives below, the least recently used first; then
+    """:class:`hosim.planner.schedule.paging.Victims`: what lives below, the least recently used first; then
     others, the last arrived first.
     """
 

@@ -18,9 +18,9 @@ from typing import Any
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import starts_elsewhere
 from hosim.policies.computed_elsewhere import Make, made_on
 from hosim.processors import others_of
-from hosim.schedule import starts_elsewhere
 
 
 def placed(

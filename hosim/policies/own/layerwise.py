@@ -43,8 +43,8 @@ from hosim.analysis import homes_below
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import Absence, insert
-from hosim.schedule.tiers_below import FASTEST, check_kind, read_placement, space_below
+from hosim.planner.schedule import Absence, insert
+from hosim.planner.schedule.tiers_below import FASTEST, check_kind, read_placement, space_below
 
 WEIGHTS = ("parameter", "expert")
 """Kinds of tensors by which layers are told, and that are put below by default."""
@@ -106,7 +106,7 @@ def states_below(
     placement: str = FASTEST,
 ) -> Plan:
     """The plan of ``zero_offload``."""
-    # planned around, updates on the CPU use no tensors (hosim.schedule.around_processors)
+    # planned around, updates on the CPU use no tensors (hosim.planner.schedule.around_processors)
     on_cpu = any([op.kind == "optimizer" and not op.uses for op in graph.ops])
     return plan(
         graph,

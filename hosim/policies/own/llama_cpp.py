@@ -39,7 +39,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models import gguf_names
+from hosim.io.models import gguf_names
 from hosim.plain_text import shown
 from hosim.policies.computed_elsewhere import Make, made_on
 from hosim.policies.own import resident

@@ -20,8 +20,15 @@ from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import Absence, below_at_ends, between_uses, held_bytes, insert, take_away
-from hosim.schedule.tiers_below import FASTEST, read_placement, space_below, starts
+from hosim.planner.schedule import (
+    Absence,
+    below_at_ends,
+    between_uses,
+    held_bytes,
+    insert,
+    take_away,
+)
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below, starts
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST) -> Plan:

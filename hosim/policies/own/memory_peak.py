@@ -33,12 +33,11 @@ from itertools import accumulate
 import numpy as np
 
 from hosim.analysis import Gap
+from hosim.analysis.costmodel import op_durations
 from hosim.cache_plan import Plan
-from hosim.costmodel import op_durations
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.policies.own.distance import at_distance, not_in_place
-from hosim.schedule import (
+from hosim.planner.schedule import (
     Absence,
     Levels,
     below_at_ends,
@@ -47,7 +46,8 @@ from hosim.schedule import (
     insert,
     take_away,
 )
-from hosim.schedule.tiers_below import FASTEST, read_placement, space_below, starts
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below, starts
+from hosim.policies.own.distance import at_distance, not_in_place
 
 
 def plan(

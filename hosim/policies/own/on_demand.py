@@ -4,7 +4,7 @@
 
 An op that misses a tensor faults and waits for it; where there is no room, the least recently used
 resident is evicted (stored first unless a valid copy lies below). Every op costs the runtime's
-inspection time. See :mod:`hosim.schedule.paging` for the rules of eviction and for the end of the
+inspection time. See :mod:`hosim.planner.schedule.paging` for the rules of eviction and for the end of the
 step.
 
 ``lookahead`` prefetches, too, and is the reactive runtime that HyperOffload is compared with. Beside
@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import paging_plan
-from hosim.schedule.tiers_below import FASTEST, read_placement
+from hosim.planner.schedule import paging_plan
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement
 
 
 def plan(
@@ -44,7 +44,7 @@ def plan(
 
 
 class FirstArrived:
-    """:class:`hosim.schedule.paging.Victims`, the one that came up or was made the longest ago
+    """:class:`hosim.planner.schedule.paging.Victims`, the one that came up or was made the longest ago
     first.
     """
 
@@ -71,7 +71,7 @@ class FirstArrived:
 
 
 class LeastRecentlyUsed(FirstArrived):
-    """:class:`hosim.schedule.paging.Victims`, the least recently used one first."""
+    """:class:`hosim.planner.schedule.paging.Victims`, the least recently used one first."""
 
     def touch(self, tensor: int, next_use: int) -> None:
         """It is the most recently used one."""
@@ -80,7 +80,7 @@ class LeastRecentlyUsed(FirstArrived):
 
 
 class LastArrived(FirstArrived):
-    """:class:`hosim.schedule.paging.Victims`, the one that came up or was made last first."""
+    """:class:`hosim.planner.schedule.paging.Victims`, the one that came up or was made last first."""
 
     def pick(self, refuse: Callable[[int], bool]) -> int | None:
         """The last one in the order that is not refused."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import insert
+from hosim.planner.schedule import insert
 
 
 def plan(graph: Graph, hardware: Hardware, budget_bytes: int) -> Plan:

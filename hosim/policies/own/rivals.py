@@ -17,16 +17,16 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from hosim import schedule
+from hosim.analysis.costmodel import machine_of_copies, op_durations
+from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, MemoryView, Plan, RuntimePolicy
-from hosim.costmodel import machine_of_copies, op_durations
-from hosim.costmodel.transfers import alone_ns
 from hosim.data.stream_order import stream_predecessors
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner import schedule
 from hosim.planner.hyperoffload import (
     LOCAL_SEARCH,
     RIVAL,
@@ -38,9 +38,15 @@ from hosim.planner.hyperoffload import (
     soonest_end_ns,
 )
 from hosim.planner.hyperoffload.tensor_choices import analyse, choices_of, insert
+from hosim.planner.schedule import idle_parts_below, kept_from_the_start
+from hosim.planner.schedule.tiers_below import (
+    FASTEST,
+    Placement,
+    nearest_tiers,
+    read_placement,
+    starts,
+)
 from hosim.policies.rules_of_thumb import RULES_OF_THUMB
-from hosim.schedule import idle_parts_below, kept_from_the_start
-from hosim.schedule.tiers_below import FASTEST, Placement, nearest_tiers, read_placement, starts
 
 # -- freeze runtime
 # --------------------------------------------------------------------------------------------------
@@ -155,7 +161,7 @@ class _RecordingPolicy:
 # wait for: most that lose, lose by that.
 
 AT_HOME_IF_THEY_FIT = frozenset({"memory_peak", "g10", "longest_gap", "distance"})
-"""Policies whose tensors start where :func:`hosim.schedule.tiers_below.lower_tiers.starts` says,
+"""Policies whose tensors start where :func:`hosim.planner.schedule.tiers_below.lower_tiers.starts` says,
 whatever their settings.
 """
 
@@ -168,7 +174,7 @@ an op misses it.
 """
 
 _KEEPING = frozenset({"keep_first", "belady"})
-"""Policies whose tensors start where :func:`hosim.schedule.steady_start.kept_from_the_start` says;
+"""Policies whose tensors start where :func:`hosim.planner.schedule.steady_start.kept_from_the_start` says;
 those of other runtimes as above.
 """
 

@@ -29,9 +29,9 @@ from hosim.edits import BACKWARD, RECOMPUTE
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import Absence, between_uses, insert
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below
 from hosim.policies.own.layerwise import WEIGHTS, visits
-from hosim.schedule import Absence, between_uses, insert
-from hosim.schedule.tiers_below import FASTEST, read_placement, space_below
 
 _LATER = (BACKWARD, RECOMPUTE)
 

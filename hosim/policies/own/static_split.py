@@ -39,8 +39,8 @@ from collections.abc import Sequence
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.schedule import DeviceStays, Stays, insert, starts_below
-from hosim.schedule.tiers_below import (
+from hosim.planner.schedule import DeviceStays, Stays, insert, starts_below
+from hosim.planner.schedule.tiers_below import (
     EVEN,
     FASTEST,
     Choose,

@@ -20,9 +20,9 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import planned_around
+from hosim.planner.schedule.tiers_below import FASTEST
 from hosim.policies.own import resident, zero_infinity
-from hosim.schedule import planned_around
-from hosim.schedule.tiers_below import FASTEST
 
 
 def plan(

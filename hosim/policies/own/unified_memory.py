@@ -27,9 +27,9 @@ from itertools import accumulate
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import paging_plan
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement
 from hosim.policies.own.on_demand import FirstArrived
-from hosim.schedule import paging_plan
-from hosim.schedule.tiers_below import FASTEST, read_placement
 
 
 def plan(

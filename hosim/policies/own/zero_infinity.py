@@ -13,9 +13,9 @@ from hosim.analysis import homes_below
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule import forced_tensors, planned_around
+from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below
 from hosim.policies.own import layerwise
-from hosim.schedule import forced_tensors, planned_around
-from hosim.schedule.tiers_below import FASTEST, read_placement, space_below
 
 _KINDS = "parameter/expert/optimizer_state"
 

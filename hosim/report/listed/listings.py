@@ -10,11 +10,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from hosim.analysis import static_peak
-from hosim.costmodel import ORIGINS, op_durations, time_origins
+from hosim.analysis.costmodel import ORIGINS, op_durations, time_origins
 from hosim.data.runtime import Runtime
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Compute, Hardware
-from hosim.models import ListedModel
+from hosim.io.models import ListedModel
 from hosim.notes import each_once, notes, sentence
 from hosim.plain_text import counted, printable
 from hosim.report.drawn import memory_curve

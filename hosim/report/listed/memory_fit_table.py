@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from hosim.data.memory_fit import LargestFit, MemoryFit, ModulePeak, Remedy
 from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import DOES_NOT_FIT, SeenPeaks
-from hosim.models import Run
+from hosim.io.models import Run
 from hosim.plain_text import one_line
 from hosim.report.printing import (
     NOTHING,

@@ -10,7 +10,7 @@ from textwrap import shorten
 from typing import Any
 
 from hosim.analysis import static_peak
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.data.runtime import Runtime
 from hosim.graph import Graph
 from hosim.hardware import Hardware

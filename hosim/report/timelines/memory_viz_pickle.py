@@ -12,12 +12,12 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hosim.analysis.packing import pack
 from hosim.cache_plan import Plan
 from hosim.data.allocator_blocks import MIN_BLOCK, in_blocks
 from hosim.engine.allocators import CachingAllocator, Driver, PoolId
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.packing import pack
 from hosim.report.timelines.timeline_curves import end_ns
 from hosim.report.timelines.timeline_rows import of_devices
 from hosim.result import EXPANDABLE, STATIC, Residency, Result

@@ -12,9 +12,9 @@ from typing import Any
 
 from hosim.api import Machine, machine, named
 from hosim.errors import InputError, UnitError
+from hosim.io.options import Given, whole
 from hosim.limits import within
 from hosim.notes import Note, each_once
-from hosim.options import Given, whole
 from hosim.plain_text import shown
 from hosim.serving import (
     EngineLimits,
@@ -209,7 +209,7 @@ def read_setup(
 def _modelled(
     model: str | os.PathLike[str] | Mapping[str, Any], profile: Any, overhead_ns: int
 ) -> ModelledIterations:
-    from hosim.importers import builder_parameters
+    from hosim.io.importers import builder_parameters
     from hosim.io.runtimes import with_runtime
 
     parameters = with_runtime(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import exp
 from typing import TYPE_CHECKING, TypeVar
 
-from hosim.costmodel.spreads import DrawnTimes, drawn_machine, normal_draws
+from hosim.analysis.costmodel.spreads import DrawnTimes, drawn_machine, normal_draws
 from hosim.serving import ModelledIterations
 from hosim.serving.blocks import KvLink, KvSetup
 from hosim.serving.weights import WeightSetup

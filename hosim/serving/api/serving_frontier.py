@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, Vary
+from hosim.base.files import unknown_name
 from hosim.base.nearest_rank import by_point, nearest_rank
 from hosim.errors import InputError
-from hosim.files import unknown_name
 from hosim.plain_text import named
 from hosim.serving.api.serving_studies import serve_sweep
 from hosim.study.asked import read_vary

@@ -13,11 +13,11 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, machine, named
+from hosim.base.files import unknown_name
 from hosim.data.draws import ends
 from hosim.errors import HosimError, InputError
-from hosim.files import unknown_name
-from hosim.importers import builder_parameters, name_of
-from hosim.models import parameters_of
+from hosim.io.importers import builder_parameters, name_of
+from hosim.io.models import parameters_of
 from hosim.notes import Note
 from hosim.plain_text import shown
 from hosim.serving import MANY_ITERATIONS, end_columns

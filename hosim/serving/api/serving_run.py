@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine
 from hosim.errors import InputError
-from hosim.options import keywords
+from hosim.io.options import keywords
 from hosim.serving.api.serving_draws import in_draw, is_drawn
 from hosim.serving.requests import Request
 from hosim.serving.serve_options import SERVE

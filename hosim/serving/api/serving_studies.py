@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, Vary, in_cell
 from hosim.errors import HosimError, InputError
+from hosim.io.options import file_of, whole
 from hosim.limits import within
-from hosim.options import file_of, whole
 from hosim.serving import beyond, latency_limits, statistic_limits
 from hosim.serving.api.serving_points import (
     COLUMNS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
 
-from hosim.costmodel.transfers import ceiling
+from hosim.analysis.costmodel.transfers import ceiling
 from hosim.hardware import Channel, Fabric, Hardware
 from hosim.serving.links import (
     ChannelQueue,

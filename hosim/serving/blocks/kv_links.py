@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from hosim.base.files import did_you_mean
 from hosim.errors import InputError, UnitError
-from hosim.files import did_you_mean
 from hosim.hardware import Hardware
 from hosim.serving.blocks.block_copies import Awaited, EngineChannels, Peers, when_over
 from hosim.serving.blocks.block_pool import BlockPool

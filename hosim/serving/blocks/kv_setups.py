@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
+from hosim.base.files import did_you_mean
 from hosim.errors import InputError, UnitError
-from hosim.files import did_you_mean
 from hosim.hardware import Hardware
 from hosim.serving.blocks.block_copies import BlockCopies, EngineChannels
 from hosim.serving.blocks.block_tier import BlockTier

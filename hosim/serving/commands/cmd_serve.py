@@ -17,7 +17,7 @@ from hosim.cli.options import (
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InputError
-from hosim.options import Given
+from hosim.io.options import Given
 from hosim.serving.serve_options import SERVE, serving_options
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def serve(given: Given) -> None:
     prefixes, and preemption. --kv extends the cache to lower tiers, and --weights offloads weights.
     --measured compares the latencies with a real server's. --detail prints every figure.
     """
-    from hosim.importers import builder_parameters
+    from hosim.io.importers import builder_parameters
     from hosim.plain_text import counted
     from hosim.serving import (
         MANY_ITERATIONS,
@@ -120,7 +120,7 @@ def serve(given: Given) -> None:
 
         write_picture(given.plot, serving_figure(result))
     if given.trace is not None:
-        from hosim.files import write
+        from hosim.base.files import write
         from hosim.serving.report import serving_trace
 
         write(given.trace, serving_trace(result))

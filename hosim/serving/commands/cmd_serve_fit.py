@@ -9,7 +9,7 @@ from hosim.cli.commands import command
 from hosim.cli.options import print_json, say_notes
 from hosim.cli.progress import progress
 from hosim.errors import InfeasibleError
-from hosim.options import REQUIRED, Given
+from hosim.io.options import REQUIRED, Given
 from hosim.serving.commands.cmd_serve import options_of, study_title
 from hosim.serving.commands.cmd_serve_sweep import SET
 from hosim.serving.serve_options import of_serving, serving_options

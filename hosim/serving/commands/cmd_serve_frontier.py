@@ -8,7 +8,7 @@ from hosim.cli.options import print_json, say_notes
 from hosim.cli.progress import bar
 from hosim.cli.terminal import say
 from hosim.errors import InputError
-from hosim.options import Given, Option
+from hosim.io.options import Given, Option
 from hosim.serving.commands.cmd_serve import options_of, study_title
 from hosim.serving.commands.cmd_serve_sweep import STUDY
 from hosim.serving.serve_options import serving_options

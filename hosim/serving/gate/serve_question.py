@@ -18,7 +18,7 @@ def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
     """Raise :class:`InputError` unless a case's ``serve`` has a model, requests and options of
     :func:`hosim.serve`.
     """
-    from hosim.files import unknown_name
+    from hosim.base.files import unknown_name
     from hosim.serving.serve_options import serve_defaults
 
     asked = given["serve"]

@@ -109,8 +109,8 @@ def measure_served(case: Case) -> Measured:
     """The record of a case that serves requests, or the error of one whose weights leave no room.
     Raises :class:`HosimError`.
     """
-    from hosim.importers import builder_parameters
     from hosim.io import load_hardware
+    from hosim.io.importers import builder_parameters
     from hosim.serving.api import serve
     from hosim.serving.requests import asked_requests
     from hosim.shipped import find_hardware
@@ -165,7 +165,7 @@ class _Held:
     def __init__(
         self, model: Mapping[str, Any], device: str, hardware: Any, served: Served
     ) -> None:
-        from hosim.models import build
+        from hosim.io.models import build
         from hosim.serving import ModelledIterations
 
         modelled = ModelledIterations(model, hardware)

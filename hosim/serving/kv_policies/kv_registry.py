@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from hosim.base.files import did_you_mean
 from hosim.errors import InputError
-from hosim.files import did_you_mean
 from hosim.policies import Parameter, unknown_policy, written_settings
 from hosim.serving.kv_policies import (
     kv_expected_reuse,

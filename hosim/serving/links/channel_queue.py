@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from hosim.costmodel.transfers import NS_PER_S, Link, may_be_slower
+from hosim.analysis.costmodel.transfers import NS_PER_S, Link, may_be_slower
 from hosim.hardware import Hardware
 from hosim.serving.links.clock import Alarm
 

@@ -17,7 +17,7 @@ from fractions import Fraction
 from heapq import heappop, heappush
 from math import lcm
 
-from hosim.costmodel.transfers import Link, max_min_rates
+from hosim.analysis.costmodel.transfers import Link, max_min_rates
 from hosim.hardware import Hardware
 from hosim.serving.links.channel_queue import ChannelQueue, IssuedTransfer
 from hosim.serving.links.clock import NEVER, Alarm, SteppedClock

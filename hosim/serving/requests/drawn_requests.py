@@ -12,8 +12,8 @@ from itertools import islice, repeat, takewhile
 from random import Random
 from typing import Any
 
+from hosim.base.files import unknown_name
 from hosim.errors import InputError, UnitError
-from hosim.files import unknown_name
 from hosim.limits import Budget, limit, within
 from hosim.serving.requests.conversations import Conversation
 from hosim.serving.requests.request import Request

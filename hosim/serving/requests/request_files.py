@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from hosim.base.files import check_widths, csv_rows, decode, read_bytes
 from hosim.errors import InputError
-from hosim.files import check_widths, csv_rows, decode, read_bytes
 from hosim.limits import Budget, within
 from hosim.serving.requests.request import Request
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware

@@ -10,8 +10,8 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.notes import Note
+from hosim.planner.schedule.tiers_below import BY_KIND, read_placement
 from hosim.result import Result
-from hosim.schedule.tiers_below import BY_KIND, read_placement
 from hosim.study.asked.policy_choice import PolicyChoice
 from hosim.units import human_size
 

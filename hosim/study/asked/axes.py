@@ -398,8 +398,8 @@ def read_points(path: str) -> list[dict[str, Value]]:
     """The points of a CSV file, which has a column for each field and a row for each point. Raises
     :class:`InputError`.
     """
-    from hosim.files import check_widths, csv_rows, decode, read_bytes
-    from hosim.files.formats import TABLE, unexpected
+    from hosim.base.files import check_widths, csv_rows, decode, read_bytes
+    from hosim.base.files.formats import TABLE, unexpected
 
     try:
         lines = [line for line in csv_rows(decode(read_bytes(path), path).encode(), path) if line]

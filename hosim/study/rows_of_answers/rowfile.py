@@ -19,8 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from hosim.base.files import cell_text, check_target, csv_line, csv_rows, read_bytes, write_bytes
 from hosim.errors import InputError
-from hosim.files import cell_text, check_target, csv_line, csv_rows, read_bytes, write_bytes
 from hosim.study.asked import Value
 from hosim.study.rows_of_answers.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, frame, records
 

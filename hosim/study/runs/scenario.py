@@ -20,12 +20,12 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
-from hosim.costmodel import rescaled_from
+from hosim.analysis.costmodel import rescaled_from
+from hosim.base.files import did_you_mean, unknown_name
 from hosim.data.runtime import RUNTIME
 from hosim.devices_of_graph import DEVICES, on_devices
 from hosim.engine import MemoryBudget, read_budget, resident_step
 from hosim.errors import HosimError, InputError
-from hosim.files import did_you_mean, unknown_name
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import rescaled
@@ -71,7 +71,7 @@ class Question:
     ``others`` are policies that settings may name by their labels, besides those of the registry.
     ``devices``: how many run it, if not as many as the graph is for. ``rescale`` scales durations
     that were measured on another machine to each one that the question is asked of
-    (:mod:`hosim.costmodel.rescaled`). Raises :class:`InputError` for such durations without it.
+    (:mod:`hosim.analysis.costmodel.rescaled`). Raises :class:`InputError` for such durations without it.
     ``counting`` is how the device's bytes are counted, ``reserved`` whether the budget bounds what
     its allocator reserves; ``jitter`` varies the times of replays, not of plans;
     ``ends`` is where searches end.
@@ -501,7 +501,7 @@ def _check_parameter(graph: Graph, key: str) -> None:
             )
         _put(found, key, None)
         return
-    from hosim.models import parameters_of
+    from hosim.io.models import parameters_of
 
     known = parameters_of(found["builder"])
     if key not in known:

@@ -28,9 +28,9 @@ from hosim.engine import resident_step
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.models import Run
+from hosim.io.models import Run
+from hosim.planner.schedule.tiers_below import nearest_tiers
 from hosim.result import WORKSPACE
-from hosim.schedule.tiers_below import nearest_tiers
 from hosim.study.asked import parse_choice
 from hosim.study.runs import Question, check, make_plan, replay
 from hosim.units import human_size
@@ -184,7 +184,7 @@ def _fields(graph: Graph) -> tuple[str, ...]:
     recipe = _recipe(graph)
     if not recipe:
         return ()
-    from hosim.models import parameters_of
+    from hosim.io.models import parameters_of
 
     known = parameters_of(recipe)
     length = "context" if recipe.get("phase") == "decode" else "sequence"

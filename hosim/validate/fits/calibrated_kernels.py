@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.costmodel.kernels import CLASSES, DTYPES, KernelClass, processor_for
-from hosim.costmodel.kernels.op_families import Array, Processor, Shapes
+from hosim.analysis.costmodel.kernels import CLASSES, DTYPES, KernelClass, processor_for
+from hosim.analysis.costmodel.kernels.op_families import Array, Processor, Shapes
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.importers.recordings import KernelTable
 from hosim.io import hardware_from_dict
+from hosim.io.importers.recordings import KernelTable
 from hosim.units import human_percent
 
 # -- kernel fit

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
-from hosim.importers.recordings import DeviceOp
+from hosim.io.importers.recordings import DeviceOp
 from hosim.validate.fits.robust import (
     ErrorSpread,
     Figure,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hosim import files
+from hosim.base import files
 from hosim.errors import InputError
 
 FORMAT = "hosim.gpu/1"

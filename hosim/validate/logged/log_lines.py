@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
+from hosim.base.files import decode, read_bytes
 from hosim.errors import InputError
-from hosim.files import decode, read_bytes
 from hosim.plain_text import shown
 
 STEP, RATE, RESERVED, ALLOCATED, BLOCKS = FIGURES = (

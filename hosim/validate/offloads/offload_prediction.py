@@ -22,7 +22,7 @@ from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.importers.recordings import RecordedBlock, read_kineto
+from hosim.io.importers.recordings import RecordedBlock, read_kineto
 from hosim.validate.kit import (
     SCHEMES,
     SMALLEST_OFFLOAD,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from hosim.errors import InputError
-from hosim.importers.recordings import (
+from hosim.io.importers.recordings import (
     KinetoTrace,
     MemoryEvent,
     RecordedBlock,

@@ -18,7 +18,13 @@ from math import sqrt
 from statistics import median
 from typing import Any
 
-from hosim.costmodel.kernels import CLASSES, LABELS, constants_for, kernel_us, processor_for
+from hosim.analysis.costmodel.kernels import (
+    CLASSES,
+    LABELS,
+    constants_for,
+    kernel_us,
+    processor_for,
+)
 from hosim.hardware import Hardware
 from hosim.validate.op_costs.op_work import OpWork
 
@@ -39,7 +45,7 @@ _SPREAD = 0.25
 
 @dataclass(frozen=True, slots=True)
 class KernelScale:
-    """A class in one dtype (:data:`hosim.costmodel.kernels.classes.LABELS`), from so many
+    """A class in one dtype (:data:`hosim.analysis.costmodel.kernels.classes.LABELS`), from so many
     ``sizes``: its factor, and its spread.
 
     ``fixed_ns`` is what a kernel of it takes at least.

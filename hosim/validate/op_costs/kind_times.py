@@ -7,7 +7,7 @@ ops, copies and fills are alike. Ops that compute an index for each element (kin
 recording at hand says of a kind is assumed, with a wide spread.
 
 A *spread* is the standard deviation of the logarithm of measured over predicted time, as in
-:mod:`hosim.costmodel.spreads.time_spread`.
+:mod:`hosim.analysis.costmodel.spreads.time_spread`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hosim.hardware import Hardware
-from hosim.models import ITEM_BYTES
+from hosim.io.models import ITEM_BYTES
 from hosim.validate.op_costs.op_fit import Efficiency
 from hosim.validate.op_costs.op_work import STRIDED, UNALIGNED
 from hosim.validate.op_costs.operator_counts import POINTWISE_GRADIENTS

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hosim.costmodel import op_durations
+from hosim.analysis.costmodel import op_durations
 from hosim.errors import HardwareError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.recordings import KinetoTrace, program_order, waits
+from hosim.io.importers.recordings import KinetoTrace, program_order, waits
 from hosim.validate.fits import (
     ErrorSpread,
     Figure,

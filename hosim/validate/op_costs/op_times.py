@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from math import prod
 from statistics import median_low
 
-from hosim.importers.recordings import DeviceOp, KinetoTrace, program_order
+from hosim.io.importers.recordings import DeviceOp, KinetoTrace, program_order
 
 LEVELS = ("place", "shapes", "grid", "name", "kind", "nothing")
 """The likeness of a predicted op to the ops that it is predicted from."""

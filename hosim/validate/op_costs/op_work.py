@@ -22,11 +22,11 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels import UNKNOWN, KernelSizes
+from hosim.analysis.costmodel.kernels import UNKNOWN, KernelSizes
 from hosim.graph import Graph, Op
-from hosim.importers.recordings import CpuOp, DeviceOp, KinetoTrace, ended_before, program_order
-from hosim.importers.torch_programs import DTYPES
-from hosim.models import ITEM_BYTES
+from hosim.io.importers.recordings import CpuOp, DeviceOp, KinetoTrace, ended_before, program_order
+from hosim.io.importers.torch_programs import DTYPES
+from hosim.io.models import ITEM_BYTES
 from hosim.validate.op_costs.operator_counts import (
     Output,
     bytes_of,

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
-from hosim.costmodel.kernels import NO_WINDOW, UNKNOWN, KernelSizes, product_kernel
-from hosim.importers import op_kind
-from hosim.importers.recordings import CpuOp
-from hosim.importers.torch_programs import DTYPES
-from hosim.models import ITEM_BYTES
+from hosim.analysis.costmodel.kernels import NO_WINDOW, UNKNOWN, KernelSizes, product_kernel
+from hosim.io.importers import op_kind
+from hosim.io.importers.recordings import CpuOp
+from hosim.io.importers.torch_programs import DTYPES
+from hosim.io.models import ITEM_BYTES
 
 Shape = tuple[int, ...]
 Output = Mapping[tuple[Shape, Shape], Shape]

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from itertools import pairwise
 from math import prod
 
-from hosim.importers.recordings import (
+from hosim.io.importers.recordings import (
     DeviceInfo,
     DeviceOp,
     KinetoTrace,

@@ -25,7 +25,14 @@ from dataclasses import dataclass, field
 from statistics import median_low
 from typing import TypeVar
 
-from hosim.importers.recordings import DeviceOp, HostCall, KinetoTrace, ProgramOrder, Waits, blocks
+from hosim.io.importers.recordings import (
+    DeviceOp,
+    HostCall,
+    KinetoTrace,
+    ProgramOrder,
+    Waits,
+    blocks,
+)
 
 K = TypeVar("K")
 

@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hosim.importers.recordings import DeviceOp, stream_of
+from hosim.io.importers.recordings import DeviceOp, stream_of
 from hosim.validate.recorded_steps.step_structure import WHOLE_DEVICE, Structure
 
 

@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 from statistics import median_low
 
-from hosim.importers.recordings import CLOCK_STEP_NS, StreamId, stream_of
+from hosim.io.importers.recordings import CLOCK_STEP_NS, StreamId, stream_of
 from hosim.validate.recorded_steps.latencies import FEWEST, PLAUSIBLE, fit_latencies
 from hosim.validate.recorded_steps.one_step import EndsOfOps, one_step
 from hosim.validate.recorded_steps.repetitions import numbered

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hosim.importers.recordings import KinetoTrace, program_order
+from hosim.io.importers.recordings import KinetoTrace, program_order
 
 _STEP = re.compile(r"ProfilerStep#\d+")
 _KEPT = 0.9

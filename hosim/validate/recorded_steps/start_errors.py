@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hosim.importers.recordings import DeviceOp, stream_of
+from hosim.io.importers.recordings import DeviceOp, stream_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 
 from hosim.errors import InputError
 from hosim.graph import Graph, Op
-from hosim.importers.recordings import (
+from hosim.io.importers.recordings import (
     HostCall,
     KinetoTrace,
     ProgramOrder,

@@ -12,7 +12,7 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Compute, Hardware, Tier
-from hosim.importers.recordings import DeviceOp
+from hosim.io.importers.recordings import DeviceOp
 from hosim.validate.recorded_steps.latencies import Latencies
 from hosim.validate.recorded_steps.start_errors import percentile95
 from hosim.validate.recorded_steps.step_structure import (

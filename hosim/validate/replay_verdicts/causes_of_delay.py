@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from hosim.importers.recordings import KinetoTrace
+from hosim.io.importers.recordings import KinetoTrace
 from hosim.validate.recorded_steps import (
     FEWEST,
     PLAUSIBLE,

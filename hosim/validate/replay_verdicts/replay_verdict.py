@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
-from hosim.importers.recordings import KinetoTrace
+from hosim.io.importers.recordings import KinetoTrace
 from hosim.units import human_percent
 from hosim.validate.recorded_steps import (
     GivenTimes,

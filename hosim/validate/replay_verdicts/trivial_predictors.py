@@ -15,7 +15,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from hosim.importers.recordings import KinetoTrace, ProgramOrder, StreamId, Waits, blocks, stream_of
+from hosim.io.importers.recordings import (
+    KinetoTrace,
+    ProgramOrder,
+    StreamId,
+    Waits,
+    blocks,
+    stream_of,
+)
 
 
 def by_launches(trace: KinetoTrace, order: ProgramOrder) -> tuple[int, ...]:

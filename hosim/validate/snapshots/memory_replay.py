@@ -27,7 +27,7 @@ import numpy.typing as npt
 from hosim.engine import Ledger
 from hosim.engine.allocators import division_table, round_size
 from hosim.errors import InputError
-from hosim.importers.recordings import KinetoTrace, MemoryEvent
+from hosim.io.importers.recordings import KinetoTrace, MemoryEvent
 from hosim.result import IN_PROGRAM_ORDER
 from hosim.units import human_size
 from hosim.validate.snapshots.recording import Snapshot

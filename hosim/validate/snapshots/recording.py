@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from hosim.base.files import check_json, read_bytes
 from hosim.engine.allocators import SHARED_POOL, BlockState, BlockUse, PoolId, SegmentState
 from hosim.errors import InputError
-from hosim.files import check_json, read_bytes
 from hosim.validate.snapshots.plain_pickle import load_plain
 
 Action = Literal[

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from hosim.errors import InputError
-from hosim.importers.torch_programs import extent
+from hosim.io.importers.torch_programs import extent
 from hosim.on_torch.lower.compiled.step_ops import StepOp
 from hosim.on_torch.lower.compiled.wrapper_text import (
     GATHERED,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from hosim.importers.torch_programs import OwnOp
+from hosim.io.importers.torch_programs import OwnOp
 
 IN_ORDER = (torch.Tag.nondeterministic_seeded,)
 """Tags of ops that run once each, in the order of the step, as random ones do."""

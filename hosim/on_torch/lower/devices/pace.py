@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from fractions import Fraction
 from threading import Lock
 
-from hosim.costmodel.transfers import ceiling
+from hosim.analysis.costmodel.transfers import ceiling
 from hosim.hardware import Channel, Hardware
 
 SLICE_NS = 2_000_000

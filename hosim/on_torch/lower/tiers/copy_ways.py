@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from hosim.analysis.costmodel import machine_of_copies
+from hosim.analysis.costmodel.transfers import chunks_of, route
 from hosim.cache_plan import DETACH, Plan
-from hosim.costmodel import machine_of_copies
-from hosim.costmodel.transfers import chunks_of, route
 from hosim.hardware import Channel, Hardware
 from hosim.on_torch.lower.tiers.transfers import Label
 

@@ -16,7 +16,7 @@ import numpy as np
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice
-from hosim.schedule import Levels, fits_from
+from hosim.planner.schedule import Levels, fits_from
 
 
 def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:

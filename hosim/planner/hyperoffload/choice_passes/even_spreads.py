@@ -14,8 +14,8 @@ from fractions import Fraction
 from heapq import heappop, heappush
 
 from hosim.analysis import Gap, initial_set
+from hosim.analysis.costmodel import machine_of_copies
 from hosim.cache_plan import AT_START
-from hosim.costmodel import machine_of_copies
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
     HOME,
@@ -24,7 +24,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     TensorChoice,
     left_rates,
 )
-from hosim.schedule.tiers_below import LARGE, evenly_spread, usual_size
+from hosim.planner.schedule.tiers_below import LARGE, evenly_spread, usual_size
 
 Spread = Callable[[Problem, int, int | None, bool, int], Choices | None]
 """What spreads tensors over a step: of a budget in bytes, the bytes to spare, whether written ones

@@ -42,9 +42,9 @@ from hosim.planner.hyperoffload.judgement import (
 )
 from hosim.planner.hyperoffload.selection import uses_gap
 from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, insert
+from hosim.planner.schedule import idle_parts_below, plan_for
 from hosim.processors import refuse_other_processors
 from hosim.result import Result, Stall, Timeline
-from hosim.schedule import idle_parts_below, plan_for
 from hosim.timeline import Interval, Spans, Steps, occupancy, residence
 from hosim.units import human_size, human_time
 
@@ -142,7 +142,7 @@ class Explanation:
     ``plan.graph``.
 
     Its tensors are in the order in which the planner had them
-    (:mod:`hosim.schedule.order_of_uses`).
+    (:mod:`hosim.planner.schedule.order_of_uses`).
 
     ``origin`` says in words what made the plan and what was judged; ``judgement`` is None where the
     planner judged nothing. ``lines`` come by bytes saved at the peak, then over-budget time

@@ -15,8 +15,8 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from hosim.analysis.costmodel import copies_compete, copy_uses, machine_of_copies
 from hosim.cache_plan import AT_START
-from hosim.costmodel import copies_compete, copy_uses, machine_of_copies
 from hosim.engine import (
     ENDED,
     ILLEGAL,

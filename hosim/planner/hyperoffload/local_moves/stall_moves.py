@@ -16,8 +16,8 @@ from itertools import accumulate
 from random import Random
 
 from hosim.analysis import Gap
+from hosim.analysis.costmodel.transfers import slowest_hop
 from hosim.cache_plan import AT_START
-from hosim.costmodel.transfers import slowest_hop
 from hosim.planner.hyperoffload.local_moves.choice_moves import (
     Changes,
     ChoiceMoves,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 
-from hosim.costmodel.transfers import channel_bandwidth
+from hosim.analysis.costmodel.transfers import channel_bandwidth
 from hosim.hardware import Hardware
 
 _FAR = 256

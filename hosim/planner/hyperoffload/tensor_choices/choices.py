@@ -2,7 +2,7 @@
 
 Insertion pass of the pipeline: :func:`insert` turns choices into a :class:`Plan` that keeps every
 rule of docs/contract.md by construction, for any choices: it says when each tensor is away, and
-:mod:`hosim.schedule.insertion` places the cache ops.
+:mod:`hosim.planner.schedule.insertion` places the cache ops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
-from hosim.schedule import Absence, WriteBack, tensor_cache_ops
+from hosim.planner.schedule import Absence, WriteBack, tensor_cache_ops
 
 T = TypeVar("T")
 

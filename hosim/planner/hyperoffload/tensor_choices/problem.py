@@ -14,13 +14,13 @@ from functools import cached_property
 from itertools import pairwise
 
 from hosim.analysis import Gap, HappensBefore, initial_set, needed_bytes, tensor_gaps
+from hosim.analysis.costmodel import machine_of_copies, op_durations
 from hosim.cache_plan import AT_START
-from hosim.costmodel import machine_of_copies, op_durations
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.schedule.tiers_below import LowerTier, fastest_tiers, route
 from hosim.processors import refuse_other_processors
-from hosim.schedule.tiers_below import LowerTier, fastest_tiers, route
 from hosim.units import human_size
 
 

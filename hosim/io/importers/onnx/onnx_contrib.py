@@ -1,0 +1,275 @@
+"""Operators of onnxruntime (``com.microsoft``) that optimised and quantised models have: the shapes
+of their results, and their FLOP.
+
+The onnx package knows none of them. Their definitions are in onnxruntime's
+``docs/ContribOperators.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from hosim.io.importers.flop_formulas import attention_flops, matmul_flops
+
+Dims = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ContribCall:
+    """A node by the shapes of its inputs (``None``: absent) and its attributes."""
+
+    inputs: Sequence[Dims | None]
+    attributes: Mapping[str, Any]
+
+    def at(self, place: int) -> Dims | None:
+        """The shape of the input at a place."""
+        return self.inputs[place] if place < len(self.inputs) else None
+
+    def dims(self, place: int, *ranks: int) -> Dims:
+        """The shape at a place. Raises :class:`_UnexpectedError` if there is no tensor of one of
+        these ranks (of any rank, without).
+        """
+        shape = self.at(place)
+        if shape is None or (ranks and len(shape) not in ranks):
+            raise _UnexpectedError
+        return shape
+
+    def number(self, key: str, default: int | None = None) -> int:
+        """An attribute that is a whole number of at least 0. Raises :class:`_UnexpectedError` for
+        any other.
+        """
+        value = self.attributes.get(key, default)
+        if type(value) is not int or value < 0:
+            raise _UnexpectedError
+        return value
+
+
+class _UnexpectedError(Exception):
+    """A node whose inputs are not as the operator's definition says."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heads:
+    """Attention as ``[batch, heads, tokens, width]``, and the tokens that the keys had before."""
+
+    query: Dims
+    key: Dims
+    value: Dims
+
+    @property
+    def flops(self) -> int:
+        return attention_flops(self.query, self.key, self.value)
+
+    @property
+    def result(self) -> Dims:
+        """Tokens before heads, side by side."""
+        return self.query[0], self.query[2], self.query[1] * self.value[3]
+
+
+Answer = tuple[Sequence[Dims], int]
+"""Shapes of the results, as many as are known, and FLOP."""
+
+
+def contrib(operator: str, call: ContribCall) -> Answer | None:
+    """The shapes of an operator's results, and its FLOP; ``None`` for an unknown operator or inputs
+    that its definition does not have.
+    """
+    answer = _OPERATORS.get(operator)
+    try:
+        return None if answer is None else answer(call)
+    except (_UnexpectedError, ZeroDivisionError):
+        return None
+
+
+def _as_first(call: ContribCall) -> Answer:
+    return [call.dims(0)], 0
+
+
+def _normalised(call: ContribCall) -> Answer:
+    """The result, mean and inverse deviation of each row, and the sum that was normalised."""
+    shape = call.dims(0)
+    rows = (*shape[:-1], 1)
+    return [shape, rows, rows, shape], 0
+
+
+def _embedded(call: ContribCall) -> Answer:
+    tokens, width = call.dims(0, 2), call.dims(2, 2)[1]
+    return [(*tokens, width), (tokens[0],), (*tokens, width)], 0
+
+
+def _halved(call: ContribCall) -> Answer:
+    shape = call.dims(0)
+    return [(*shape[:-1], shape[-1] // 2)], 0
+
+
+def _product(second: int) -> Callable[[ContribCall], Answer]:
+    def answer(call: ContribCall) -> Answer:
+        a, b = list(call.dims(0)), list(call.dims(second))
+        if len(a) < 2 or len(b) < 2:
+            raise _UnexpectedError
+        if call.number("transA", 0):
+            a[-2:] = a[-1], a[-2]
+        if call.number("transB", 0):
+            b[-2:] = b[-1], b[-2]
+        batch = _broadcast(a[:-2], b[:-2])
+        if a[-1] != b[-2] or call.number("transBatchA", 0) or call.number("transBatchB", 0):
+            raise _UnexpectedError
+        made = (*batch, a[-2], b[-1])
+        return [made], matmul_flops(made, a[-1])
+
+    return answer
+
+
+def _broadcast(a: Sequence[int], b: Sequence[int]) -> Dims:
+    rank = max(len(a), len(b))
+    pairs = list(zip([1] * (rank - len(a)) + [*a], [1] * (rank - len(b)) + [*b], strict=True))
+    if any(x != y and 1 not in (x, y) for x, y in pairs):
+        raise _UnexpectedError
+    return tuple(y if x == 1 else x for x, y in pairs)
+
+
+def _few_bits(call: ContribCall) -> Answer:
+    """A product with a matrix of few bits, whose sizes are attributes."""
+    made = (*call.dims(0)[:-1], call.number("N"))
+    return [made], matmul_flops(made, call.number("K"))
+
+
+def _gathered(call: ContribCall) -> Answer:
+    """Rows of a table of few bits, two or more to a byte."""
+    table, places = call.dims(0, 2), call.dims(1)
+    if call.number("gather_axis", 0):
+        raise _UnexpectedError
+    width = call.dims(2)[-1] * call.number("block_size", 128)
+    packed = table[1] * 8 // call.number("bits", 4)
+    return [(*places, packed if packed <= width else table[1])], 0
+
+
+def _projected_attention(call: ContribCall) -> Answer:
+    """Attention with the product that makes queries, keys and values."""
+    (batch, tokens, _), (inner, outer), heads = (
+        call.dims(0, 3),
+        call.dims(1, 2),
+        call.number("num_heads"),
+    )
+    sizes = call.attributes.get("qkv_hidden_sizes") or [outer // 3] * 3
+    if (
+        not isinstance(sizes, list)
+        or len(sizes) != 3
+        or not all(type(n) is int and n > 0 for n in sizes)
+    ):
+        raise _UnexpectedError
+    past = call.dims(4, 5)[3] if call.at(4) is not None else 0
+    length = past + tokens
+    shown = _Heads(
+        (batch, heads, tokens, sizes[0] // heads),
+        (batch, heads, length, sizes[1] // heads),
+        (batch, heads, length, sizes[2] // heads),
+    )
+    flops = matmul_flops((batch, tokens, outer), inner) + shown.flops
+    return [shown.result, (2, batch, heads, length, sizes[0] // heads)], flops
+
+
+def _quantised_attention(call: ContribCall) -> Answer:
+    """Like :func:`_projected_attention`, where scales and zero points stand between, and the past
+    is the ninth input.
+    """
+    inputs = (call.at(0), call.at(1), call.at(2), None, call.at(8))
+    return _projected_attention(ContribCall(inputs, call.attributes))
+
+
+def _multi_head(call: ContribCall) -> Answer:
+    heads = call.number("num_heads")
+    query = call.dims(0, 3, 5)
+    if len(query) == 5:  # queries, keys and values in one
+        batch, tokens, heads, _, width = query
+        key: Dims = (batch, heads, tokens, width)
+        shown = _Heads(key, key, key)
+    elif call.at(1) is None:
+        raise _UnexpectedError
+    else:
+        batch, tokens, hidden = query
+        width, key = hidden // heads, call.dims(1, 3, 4, 5)
+        length = key[2] if len(key) == 4 else key[1]
+        value = call.at(2)
+        wide = width if value is None else value[3] if len(value) == 4 else value[2] // heads
+        shown = _Heads(
+            (batch, heads, tokens, width),
+            (batch, heads, length, width),
+            (batch, heads, length, wide),
+        )
+    return _with_past(shown, call.at(6))
+
+
+def _grouped_query(call: ContribCall) -> Answer:
+    """Attention of groups of heads that share keys; without keys, the queries' input has them and
+    the values, too.
+    """
+    heads, shared = call.number("num_heads"), call.number("kv_num_heads")
+    batch, tokens, hidden = call.dims(0, 3)
+    if call.at(1) is None:
+        width = hidden // (heads + 2 * shared)
+        length = tokens
+    else:
+        width, key = hidden // heads, call.dims(1, 3, 4)
+        length = key[1] if len(key) == 3 else key[2]
+    kept: Dims = (batch, shared, length, width)
+    return _with_past(_Heads((batch, heads, tokens, width), kept, kept), call.at(3))
+
+
+def _with_past(shown: _Heads, past: Dims | None) -> Answer:
+    """Attention also to what was before, and the keys and values of all."""
+    before = past[2] if past is not None and len(past) == 4 else 0
+
+    def longer(shape: Dims) -> Dims:
+        return (*shape[:2], shape[2] + before, shape[3])
+
+    every = _Heads(shown.query, longer(shown.key), longer(shown.value))
+    return [every.result, every.key, every.value], every.flops
+
+
+def _experts(places: Sequence[int], packed: bool) -> Callable[[ContribCall], Answer]:
+    """Each token is multiplied by the matrices of as many experts as ``k`` says."""
+
+    def answer(call: ContribCall) -> Answer:
+        shape = call.dims(0)
+        elements = sum(
+            prod(call.dims(place, 3)[1:]) for place in places if call.at(place) is not None
+        )
+        if packed:
+            elements = elements * 8 // call.number("expert_weight_bits", 4)
+        return [shape], 2 * prod(shape[:-1]) * call.number("k", 1) * elements
+
+    return answer
+
+
+_OPERATORS: Mapping[str, Callable[[ContribCall], Answer]] = {
+    **dict.fromkeys(
+        """BiasGelu FastGelu QuickGelu Gelu BiasAdd BiasDropout BitmaskDropout BitmaskBiasDropout RotaryEmbedding GemmaRotaryEmbedding
+        DequantizeLinear QuantizeLinear QLinearSigmoid QLinearLeakyRelu QLinearSoftmax GroupNorm SkipGroupNorm Inverse Rfft
+        Trilu""".split(),  # noqa: SIM905
+        _as_first,
+    ),
+    **dict.fromkeys(
+        """LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization""".split(),  # noqa: SIM905
+        _normalised,
+    ),
+    "EmbedLayerNormalization": _embedded,
+    "BiasSplitGelu": _halved,
+    **dict.fromkeys(
+        """FusedMatMul FusedMatMulActivation TransposeMatMul GemmFastGelu GemmFloat8 MatMulInteger16 MatMulIntegerToFloat
+        DynamicQuantizeMatMul""".split(),  # noqa: SIM905
+        _product(1),
+    ),
+    "QGemm": _product(3),
+    **dict.fromkeys(("MatMulNBits", "MatMulBnb4"), _few_bits),
+    "GatherBlockQuantized": _gathered,
+    "Attention": _projected_attention,
+    "QAttention": _quantised_attention,
+    "MultiHeadAttention": _multi_head,
+    "GroupQueryAttention": _grouped_query,
+    "MoE": _experts((2, 4, 6), packed=False),
+    "QMoE": _experts((2, 5, 8), packed=True),
+}

@@ -1,0 +1,373 @@
+"""Tables of measured kernel times: rows of sizes and microseconds, as :class:`KernelTable` by
+class, dtype and machine.
+
+Read from CSV files, compressed or not, and from Parquet files, in three layouts that their columns
+tell apart: hosim's own (``kernel``, ``dtype``, the sizes of the class, ``latency_us``), one file
+for each kind of kernel with a column ``machine`` and short names, and the files of aiconfigurator
+with their longer names and ``latency`` in milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas
+
+from hosim.analysis.costmodel.kernels import CLASSES, CUSTOM_BYTES, NO_WINDOW
+from hosim.analysis.costmodel.kernels.op_families import Array, expected_loads
+from hosim.base.files import csv_line, read_head
+from hosim.base.files.formats import TABLE, unexpected
+from hosim.errors import InputError
+from hosim.hardware import MeasuredTimes
+from hosim.io.importers.recordings.layer_tables import kernels_of_layers
+from hosim.io.importers.recordings.table_columns import (
+    DTYPE_NAMES,
+    PARQUET,
+    TableColumns,
+    check_sizes,
+    table_frame,
+)
+from hosim.plain_text import one_line
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTable:
+    """Measured times of one class of kernels in one dtype on one machine.
+
+    ``distribution`` is how tokens spread over experts (``uniform`` for all but mixtures), ``sizes``
+    are those of the class, by name.
+    """
+
+    machine: str
+    kernel: str
+    dtype: str
+    distribution: str
+    sizes: Mapping[str, Array]
+    latency_us: Array
+
+    def __len__(self) -> int:
+        return len(self.latency_us)
+
+    def part(self, chosen: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> KernelTable:
+        """The rows that ``chosen``, a mask or positions, has."""
+        sizes = {name: values[chosen] for name, values in self.sizes.items()}
+        return KernelTable(
+            self.machine, self.kernel, self.dtype, self.distribution, sizes, self.latency_us[chosen]
+        )
+
+
+_COLLECTIVES = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+
+
+def read_kernel_tables(
+    path: str | os.PathLike[str],
+    tell: Callable[[str], None] = lambda said: None,
+    model: Mapping[str, Any] | None = None,
+) -> list[KernelTable]:
+    """The tables in a file. Raises :class:`InputError` for other columns, and for a size or a time
+    that is no number above 0.
+
+    Of a Parquet file rows in dtypes that hosim has no kernels for are left out, and ``tell`` is
+    told how many. With a ``model``, parameters of a builder, the file has the times of its layers
+    (:mod:`hosim.io.importers.recordings.layer_tables`).
+    """
+    source = os.fspath(path)
+    if model is not None:
+        columns = TableColumns(table_frame(source, tell), source)
+        return [
+            KernelTable("", kernel, "fp16", "uniform", sizes, us)
+            for kernel, sizes, us in kernels_of_layers(columns, model, tell)
+        ]
+    try:
+        frame, time, kind = _headed(source, tell)
+    except InputError as error:
+        if read_head(source).startswith(PARQUET):
+            raise
+        raise unexpected(source, "a table of kernel times (CSV)", but=TABLE) or error from None
+    sorted_in = _READERS[kind](TableColumns(frame, source))
+    us = TableColumns(frame, source).numbers(time, least=1e-9) * (
+        1.0 if time == "latency_us" else 1000.0
+    )
+    machines = (
+        frame["machine"]
+        if "machine" in frame
+        else frame["device"]
+        if "device" in frame
+        else pandas.Series("", index=frame.index)
+    )
+    tables = []
+    for kernel, dtypes, distributions, sizes, chosen in sorted_in:
+        of_class = {name: sizes[name][chosen] for name in CLASSES[kernel].sizes}
+        check_sizes(kernel, of_class, chosen, source)
+        keys = pandas.DataFrame(
+            {"machine": machines, "dtype": dtypes, "distribution": distributions}
+        )[chosen]
+        numbers = keys.groupby(["machine", "dtype", "distribution"], sort=False).ngroup().to_numpy()
+        for number in range(numbers.max(initial=-1) + 1):
+            places = np.flatnonzero(chosen)[numbers == number]
+            machine, dtype, distribution = map(str, keys.loc[places[0]])
+            listed = {name: sizes[name][places] for name in CLASSES[kernel].sizes}
+            tables.append(KernelTable(machine, kernel, dtype, distribution, listed, us[places]))
+    return tables
+
+
+def _headed(source: str, tell: Callable[[str], None]) -> tuple[pandas.DataFrame, str, str]:
+    """The rows of a file, its column of times, and the kind of table that its columns are."""
+    frame = table_frame(source, tell)
+    time = next((name for name in ("latency_us", "latency") if name in frame), None)
+    if time is None and {"time_us"} < set(frame.columns):
+        raise InputError(
+            "has times of one model's layers, as LLMServingSim records them, without the sizes of "
+            "kernels: say which model (--model), or let hosim serve read the folder (--iterations)",
+            source=source,
+        )
+    if time is None:
+        raise InputError(
+            "expected a column latency_us, or latency in milliseconds",
+            source=source,
+            where="line 1",
+        )
+    kind = _kind(set(map(str, frame.columns)))
+    if kind is None:
+        known = ", ".join(sorted(_READERS))
+        raise InputError(
+            f"unknown columns; expected kernel and dtype, or those of a table of {known}",
+            source=source,
+            where="line 1",
+        )
+    if "op" in frame and (modules := frame["op"].str.contains("module")).any():
+        op = frame["op"][modules].iloc[0]
+        raise InputError(
+            f"has times of whole modules ({one_line(op, 40)}), which are several kernels; expected "
+            "those of single ones",
+            source=source,
+        )
+    return frame, time, kind
+
+
+Sorted = Iterator[
+    tuple[
+        str, npt.NDArray[np.str_], npt.NDArray[np.str_], Mapping[str, Array], npt.NDArray[np.bool_]
+    ]
+]
+"""For each class: its name, each row's dtype and distribution, the sizes, and which rows are its
+own.
+"""
+
+
+def _rows_of(
+    kernel: str,
+    columns: TableColumns,
+    sizes: Mapping[str, Array],
+    chosen: npt.NDArray[np.bool_] | None = None,
+) -> Sorted:
+    count = len(columns.frame)
+    dtypes = columns.known("dtype", DTYPE_NAMES)
+    yield (
+        kernel,
+        dtypes,
+        np.full(count, "uniform"),
+        sizes,
+        np.full(count, True) if chosen is None else chosen,
+    )
+
+
+def _own(columns: TableColumns) -> Sorted:
+    kernels = columns.known("kernel", {name: name for name in CLASSES})
+    dtypes = columns.known("dtype", DTYPE_NAMES)
+    distributions = _distributions(columns)
+    for kernel in dict.fromkeys(kernels.tolist()):
+        missing = [name for name in CLASSES[kernel].sizes if not columns.has(name)]
+        if missing:
+            raise InputError(
+                f"rows of {kernel} need a column {missing[0]}",
+                source=columns.source,
+                where="line 1",
+            )
+        chosen = kernels == kernel
+        part = TableColumns(
+            columns.frame.where(pandas.Series(chosen, index=columns.frame.index), "1"),
+            columns.source,
+        )
+        yield (
+            kernel,
+            dtypes,
+            distributions,
+            {name: part.numbers(name) for name in CLASSES[kernel].sizes},
+            chosen,
+        )
+
+
+def _distributions(columns: TableColumns) -> npt.NDArray[np.str_]:
+    if not columns.has("distribution"):
+        return np.full(len(columns.frame), "uniform")
+    names = {
+        name: "uniform" if name in ("", "balanced") else name
+        for name in columns.frame["distribution"].unique()
+    }
+    for name in names.values():
+        try:
+            expected_loads(1, 1, 1, 1, name)
+        except ValueError as error:
+            line = columns.frame["distribution"].tolist().index(name) + 2
+            raise InputError(str(error), source=columns.source, where=f"line {line}") from None
+    return columns.known("distribution", names)
+
+
+def _gemm(columns: TableColumns) -> Sorted:
+    return _rows_of("gemm", columns, {name: columns.numbers(name, 1) for name in "mnk"})
+
+
+def _attention(columns: TableColumns) -> Sorted:
+    """Prefill rows count ``isl`` queries; generation rows have ``isl + step`` keys, the new one
+    among them.
+    """
+    dtypes, kv_dtypes = (
+        columns.known("dtype", DTYPE_NAMES),
+        columns.known("kv_cache_dtype", DTYPE_NAMES, "fp16"),
+    )
+    labels = np.where((dtypes == "fp16") & (kv_dtypes == "fp8"), "fp16_fp8_cache", dtypes)
+    sizes = {name: columns.numbers(name, 1) for name in ("batch", "heads", "kv_heads")} | {
+        "width": columns.numbers("head_dim", 1)
+    }
+    queries, before = columns.numbers("isl", 1), columns.numbers("step")
+    sizes |= {
+        "queries": queries,
+        "before": before,
+        "keys": queries + before,
+        "window": np.full(len(queries), float(NO_WINDOW)),
+    }
+    whole = columns.frame["op"].str.contains("context").to_numpy(bool)
+    distributions = np.full(len(queries), "uniform")
+    yield "context_attention", labels, distributions, sizes, whole
+    yield "generation_attention", labels, distributions, sizes, ~whole
+
+
+def _latent(columns: TableColumns) -> Sorted:
+    queries, before = columns.numbers("isl", 1), columns.numbers("step")
+    sizes = {"queries": queries, "before": before, "keys": queries + before}
+    sizes |= {name: columns.numbers(name, 1) for name in ("batch", "heads")}
+    whole = columns.frame["op"].str.contains("context").to_numpy(bool)
+    yield from _rows_of("context_latent", columns, sizes, whole)
+    yield from _rows_of("latent_attention", columns, sizes, ~whole)
+
+
+def _moe(columns: TableColumns) -> Sorted:
+    named = {"top": "topk", "tensor": "moe_tp", "ranks": "moe_ep"}
+    sizes = {name: columns.numbers(named.get(name, name), 1) for name in CLASSES["moe"].sizes}
+    yield (
+        "moe",
+        columns.known("dtype", DTYPE_NAMES),
+        _distributions(columns),
+        sizes,
+        np.full(len(columns.frame), True),
+    )
+
+
+def _collective(columns: TableColumns) -> Sorted:
+    """Messages are counted in elements; int8 has one byte. The custom kernel's times are those of
+    messages that it can have taken.
+    """
+    one_byte = (columns.frame["dtype"] == "int8").to_numpy(bool)
+    sizes = {
+        "ranks": columns.numbers("gpus", 2),
+        "bytes": columns.numbers("message_elements_or_bytes", 1) * np.where(one_byte, 1, 2),
+    }
+    ops = columns.known("op", _COLLECTIVES, "all_reduce")
+    dtypes = np.full(len(one_byte), "fp16")
+    nccl = (
+        (columns.frame["library"] == "NCCL").to_numpy(bool)
+        if columns.has("library")
+        else np.full(len(ops), columns.has("op"))
+    )
+    custom = ~nccl & (ops == "all_reduce") & (sizes["bytes"] < CUSTOM_BYTES)
+    yield "custom_all_reduce", dtypes, np.full(len(ops), "uniform"), sizes, custom
+    for kernel in _COLLECTIVES.values():
+        yield kernel, dtypes, np.full(len(ops), "uniform"), sizes, (ops == kernel) & ~custom
+
+
+_READERS: Mapping[str, Callable[[TableColumns], Sorted]] = {
+    "hosim": _own,
+    "gemm": _gemm,
+    "attention": _attention,
+    "latent attention": _latent,
+    "moe": _moe,
+    "collectives": _collective,
+}
+
+
+def _kind(has: set[str]) -> str | None:
+    """Return the one of :data:`_READERS` that a file with these columns is for."""
+    if {"kernel", "dtype"} <= has:
+        return "hosim"
+    needed = {
+        "gemm": {"m", "n", "k"},
+        "moe": {"tokens", "hidden", "intermediate", "topk", "experts", "moe_tp", "moe_ep"},
+        "attention": {"op", "batch", "isl", "step", "heads", "kv_heads", "head_dim"},
+        "latent attention": {"op", "batch", "isl", "step", "heads"},
+        "collectives": {"gpus", "message_elements_or_bytes"},
+    }
+    return next((kind for kind, columns in needed.items() if columns | {"dtype"} <= has), None)
+
+
+def measured_times(table: KernelTable, file: str) -> MeasuredTimes:
+    """A table as part of a profile, read from ``file``."""
+    columns = [table.sizes[name].astype(np.int64).tolist() for name in CLASSES[table.kernel].sizes]
+    rows = tuple(zip(*columns, strict=True))
+    return MeasuredTimes(
+        file, table.kernel, table.dtype, table.distribution, rows, tuple(table.latency_us.tolist())
+    )
+
+
+def tables_text(tables: Sequence[KernelTable]) -> str:
+    """Tables in hosim's own layout: one header with all sizes of their classes, then a line for
+    each row.
+    """
+    sizes = list(dict.fromkeys(name for table in tables for name in CLASSES[table.kernel].sizes))
+    lines = [csv_line(("machine", "kernel", "dtype", "distribution", *sizes, "latency_us"))]
+    for table in tables:
+        columns = [table.sizes.get(name) for name in sizes]
+        for i, us in enumerate(table.latency_us.tolist()):
+            figures = ["" if column is None else int(column[i]) for column in columns]
+            lines.append(
+                csv_line(
+                    (
+                        table.machine,
+                        table.kernel,
+                        table.dtype,
+                        table.distribution,
+                        *figures,
+                        f"{us:.10g}",
+                    )
+                )
+            )
+    return "".join(lines)
+
+
+def of_machine(
+    tables: Sequence[KernelTable], machine: str | None, option: str
+) -> list[KernelTable]:
+    """The tables of one machine; ``None``: the only one there is. Raises :class:`InputError`, which
+    names ``option``, otherwise.
+    """
+    machines = sorted({table.machine for table in tables})
+    if machine is None and len(machines) == 1:
+        return list(tables)
+    if machine not in machines:
+        said = (
+            "the tables have several machines"
+            if machine is None
+            else f"the tables have no machine {machine!r}"
+        )
+        raise InputError(f"{said}; expected one of {', '.join(machines) or 'none'}", source=option)
+    return [table for table in tables if table.machine == machine]

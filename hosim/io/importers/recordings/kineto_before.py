@@ -1,0 +1,231 @@
+"""Memory that was allocated before a recording, as tensors: those that operators' arguments show.
+
+An argument that a product, a convolution, a norm or an embedding takes where its weights are, and
+whose bytes are those of no block of the recording, was allocated before. Which of them are one
+tensor follows from the modules around the operators, if Python stacks were recorded
+(``with_modules`` or ``with_stack``); of gradients from the sequence numbers that they share with
+the operators going forward; else from the order in which they come in an iteration, each another
+tensor. Ops that were launched before the recording, at its begin, are the end of an iteration if
+they are those at its end: then they use what these use. If the tensors found that way have more
+bytes than there were, an embedding and a product of the same extents are taken to share one; if
+that does not suffice, nothing is known.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hosim.io.importers.recordings.kineto_events import MODULE, Annotation, CpuOp, KinetoTrace
+
+_WEIGHTS: Mapping[str, tuple[int, ...]] = {
+    **dict.fromkeys(("addmm",), (0, 2)),
+    **dict.fromkeys(("mm", "linear", "cudnn_convolution"), (1,)),
+    **dict.fromkeys(("miopen_convolution", "convolution", "_convolution", "conv2d"), (1, 2)),
+    **dict.fromkeys(
+        ("convolution_backward", "cudnn_convolution_backward", "miopen_convolution_backward"), (2,)
+    ),
+    **dict.fromkeys(("native_layer_norm", "rms_norm", "_fused_rms_norm"), (2, 3)),
+    **dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), (1, 2, 3, 4)),
+    **dict.fromkeys(("native_group_norm",), (1, 2)),
+    **dict.fromkeys(("embedding", "index_select"), (0,)),
+}
+"""The positions of weights among an operator's inputs."""
+_LOOKUPS = ("embedding", "index_select")
+_ON_LISTS = ("_foreach_", "_fused_adam", "_fused_sgd")
+
+
+@dataclass(frozen=True, slots=True)
+class StrangeArgument:
+    """An argument whose bytes are those of no block: the place of its op in program order, its
+    operator, its position and its bytes.
+    """
+
+    place: int
+    operator: int
+    index: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeforeTensor:
+    """A tensor from before the recording, and the places of the ops that use it."""
+
+    name: str
+    size_bytes: int
+    places: tuple[int, ...]
+
+
+_Key = tuple[object, ...]
+
+
+def tensors_before(
+    trace: KinetoTrace,
+    order: Sequence[int],
+    strange: Sequence[StrangeArgument],
+    resident_bytes: int,
+) -> tuple[BeforeTensor, ...]:
+    """The tensors that these arguments show, which have at most ``resident_bytes``; empty if that
+    leads to a contradiction.
+
+    ``order`` has the positions of ops in program order.
+    """
+    wanted = [
+        a for a in strange if a.index in _WEIGHTS.get(trace.cpu_ops[a.operator].bare_name, ())
+    ]
+    keys = _keys(trace, wanted)
+    for merged in (keys, _tied(trace, wanted, keys)):
+        found = _tensors(wanted, merged)
+        if sum(tensor.size_bytes for tensor in found) <= resident_bytes:
+            count, behind = ended_before(trace, order), len(order)
+            return tuple([_also_before(tensor, count, behind) for tensor in found])
+    return ()
+
+
+def ended_before(trace: KinetoTrace, order: Sequence[int]) -> int:
+    """Return the number of ops at the start, without a recorded launch, that are the end of an
+    iteration like the one that ends the recording; 0 if not.
+    """
+    count = next(
+        (place for place, i in enumerate(order) if trace.ops[i].call is not None), len(order)
+    )
+    if not 0 < count <= len(order) // 2:
+        return 0
+    first, last = ([trace.ops[i].name for i in part] for part in (order[:count], order[-count:]))
+    return count if first == last else 0
+
+
+def _also_before(tensor: BeforeTensor, count: int, behind: int) -> BeforeTensor:
+    earlier = [place - behind + count for place in tensor.places if place >= behind - count]
+    return replace(tensor, places=tuple(sorted((*tensor.places, *earlier)))) if earlier else tensor
+
+
+def ops_on_lists(operators: Iterable[tuple[int, CpuOp | None]]) -> tuple[int, ...]:
+    """The places of ops whose operator takes lists of tensors, which the recording does not name:
+    steps of an optimizer.
+    """
+    return tuple(
+        place
+        for place, operator in operators
+        if operator is not None and operator.bare_name.startswith(_ON_LISTS)
+    )
+
+
+def _tensors(wanted: Sequence[StrangeArgument], keys: Sequence[_Key]) -> tuple[BeforeTensor, ...]:
+    places: defaultdict[_Key, dict[int, None]] = defaultdict(dict)
+    sizes: dict[_Key, int] = {}
+    for argument, key in zip(wanted, keys, strict=True):
+        places[key][argument.place] = None
+        sizes[key] = max(sizes.get(key, 0), argument.size_bytes)
+    return tuple(
+        BeforeTensor(f"before{n}.{key[1]}", sizes[key], tuple(sorted(used)))
+        for n, (key, used) in enumerate(places.items())
+    )
+
+
+def _keys(trace: KinetoTrace, wanted: Sequence[StrangeArgument]) -> list[_Key]:
+    """Return the key of each argument, which two share that are one tensor: where they were found,
+    a name, the extents, and which one of several.
+    """
+    modules = _Modules(trace.modules)
+    steps = sorted({a.start_ns for a in trace.annotations if a.name.startswith("ProfilerStep#")})
+    seen: Counter[_Key] = Counter()
+    forward: dict[_Key, _Key] = {}
+    known: dict[tuple[int, int], _Key] = {}  # an operator may launch several kernels
+    for argument in wanted:
+        if (argument.operator, argument.index) in known:
+            continue
+        operator = trace.cpu_ops[argument.operator]
+        extents = _extents(operator, argument.index)
+        sequence = _sequence(trace, argument.operator)
+        gradient = "backward" in operator.name or _in_gradient(trace, argument.operator)
+        module = modules.around(operator)
+        key: _Key
+        if gradient and (sequence, extents) in forward:
+            key = forward[sequence, extents]
+        else:
+            call: _Key
+            if module is not None:
+                call = module.name, module.start_ns, extents
+                key = "module", module.name.removeprefix(MODULE), extents, seen[call]
+            else:
+                call = (
+                    bisect_right(steps, operator.start_ns),
+                    operator.bare_name,
+                    argument.index,
+                    extents,
+                )
+                key = "order", operator.bare_name, argument.index, extents, seen[call]
+            seen[call] += 1
+        known[argument.operator, argument.index] = key
+        if sequence is not None and not gradient:
+            forward.setdefault((sequence, extents), key)
+    return [known[argument.operator, argument.index] for argument in wanted]
+
+
+def _tied(
+    trace: KinetoTrace, wanted: Sequence[StrangeArgument], keys: Sequence[_Key]
+) -> list[_Key]:
+    """The keys if an embedding and a product of the same extents share their weights."""
+    lookups = {
+        _extents(trace.cpu_ops[a.operator], a.index): key
+        for a, key in zip(wanted, keys, strict=True)
+        if trace.cpu_ops[a.operator].bare_name in _LOOKUPS
+    }
+    return [
+        lookups.get(_extents(trace.cpu_ops[a.operator], a.index), key)
+        for a, key in zip(wanted, keys, strict=True)
+    ]
+
+
+def _extents(operator: CpuOp, index: int) -> tuple[int, ...]:
+    """The extents of an argument, in any order: products take weights transposed."""
+    return tuple(sorted(operator.shapes[index]))
+
+
+def _sequence(trace: KinetoTrace, at: int) -> int | None:
+    """The sequence number of an operator, or of the next one around it that has one."""
+    return next(
+        (
+            n
+            for place in trace.operators_around(at)
+            if (n := trace.cpu_ops[place].sequence) is not None
+        ),
+        None,
+    )
+
+
+def _in_gradient(trace: KinetoTrace, at: int) -> bool:
+    return any(
+        trace.cpu_ops[place].name.startswith("autograd::engine::evaluate_function")
+        for place in trace.operators_around(at)
+    )
+
+
+class _Modules:
+    """The innermost module around an operator, by the times on its thread. Asked in any order."""
+
+    def __init__(self, modules: Sequence[Annotation]) -> None:
+        self._by_thread: defaultdict[str, list[Annotation]] = defaultdict(list)
+        for module in modules:
+            self._by_thread[module.thread].append(module)
+        self._around: dict[str, list[int]] = {}
+        for thread, listed in self._by_thread.items():
+            listed.sort(key=lambda m: (m.start_ns, -m.end_ns))
+            stack: list[int] = []
+            around = []
+            for i, module in enumerate(listed):
+                while stack and listed[stack[-1]].end_ns <= module.start_ns:
+                    stack.pop()
+                around.append(stack[-1] if stack else -1)
+                stack.append(i)
+            self._around[thread] = around
+
+    def around(self, operator: CpuOp) -> Annotation | None:
+        listed = self._by_thread.get(operator.thread, [])
+        at = bisect_right(listed, operator.start_ns, key=lambda m: m.start_ns) - 1
+        while at >= 0 and listed[at].end_ns < operator.end_ns:
+            at = self._around[operator.thread][at]
+        return listed[at] if at >= 0 else None

@@ -1,0 +1,288 @@
+"""The sizes of a model from its public ``config.json``, as transformers writes it.
+
+Keys that change neither sizes nor work are passed over. One that does, and that no builder knows,
+is an error: a model that is built without it would be another. What a builder leaves out without
+being wrong about the rest, such as quantised weights, is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.io.models.config import Layered
+from hosim.io.models.config_keys import Keys
+from hosim.io.models.configs_of_gated import GATED
+from hosim.io.models.configs_of_mixers import OF_MIXERS
+from hosim.io.models.configs_of_others import OF_DEEPSEEK4, OF_GEMMA4, OTHERS
+from hosim.io.models.configs_of_parts import OF_PARTS
+from hosim.io.models.configs_of_patterns import OF_PATTERNS
+from hosim.io.models.configs_of_plain import PLAIN
+from hosim.io.models.stored_weights import stored_weights
+from hosim.io.models.weight_bytes import stated_bytes
+
+# -- parts that hosim does not know ----------------------------------------------------------------
+
+
+_TRANSLATORS = (
+    "bart",
+    "bigbird_pegasus",
+    "blenderbot",
+    "blenderbot-small",
+    "marian",
+    "mbart",
+    "mvp",
+    "pegasus",
+    "plbart",
+    "prophetnet",
+)
+_ENCODERS = (
+    *(
+        "bert-generation",
+        "big_bird",
+        "camembert",
+        "data2vec-text",
+        "electra",
+        "ernie",
+        "megatron-bert",
+        "rembert",
+        "roberta",
+    ),
+    *(
+        "roberta-prelayernorm",
+        "roc_bert",
+        "roformer",
+        "xlm",
+        "xlm-roberta",
+        "xlm-roberta-xl",
+        "xmod",
+    ),
+)
+
+UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(
+            _TRANSLATORS, "an encoder and a decoder that reads it, other than T5's and Whisper's"
+        ),
+        **dict.fromkeys(
+            _ENCODERS, "an encoder with another embedding, position or head than BERT's"
+        ),
+        **dict.fromkeys(
+            ("moshi", "musicgen", "musicgen_melody"),
+            "several streams of codes at once (num_codebooks)",
+        ),
+        **dict.fromkeys(
+            ("inkling_text", "inkling2_text", "inkling2_loop_text"),
+            "short convolutions of keys and values, and learned distances",
+        ),
+        **dict.fromkeys(
+            ("biogpt", "ctrl", "openai-gpt", "xglm"),
+            "positions or an order of norms that no builder has",
+        ),
+        "axk2": "norms with an MLP of their own (gated_norm_rank)",
+        "hy_v4": "latent attention with a gate among hyper-connections (hc_mult)",
+        "dory": "layers that run in a loop (n_recurrent_loops)",
+        "axk1": "a norm inside the mixture (post_mlp_layernorm)",
+        "bailing_hybrid": "delta attention whose decay is a product of full rank",
+        "blt": "patches of bytes",
+        "dbrx": "norms of a block of norm and attention (norm_attn_norm)",
+        "diffllama": "the difference of two attentions",
+        "doge": "the mask of dynamic attention",
+        "jetmoe": "mixtures of attention",
+        "longcat_flash": "two attentions a layer and experts that compute nothing "
+        "(zero_expert_num)",
+        "minimax_m3": "blocks of keys that an index chooses (sparse_attention_config)",
+        "minimax_m3_vl_text": "blocks of keys that an index chooses (index_topk_blocks)",
+        "cohere_compass_text": "positions of three dimensions (mrope) in Cohere's layers",
+        "cpmant": "learned distances in buckets (position_bias_num_buckets)",
+        "dots3_note_text": "latent attention of two widths with gates (k_rope_only_layernorm)",
+        "git": "an image before the text, which every layer reads",
+        "gpt_neox_japanese": "a bias of attention in the last layer alone",
+        "hrm_text": "two stacks of layers that run in turns (H and L)",
+        "modernbert-decoder": "a first layer without a norm",
+        "nemotron-nas": "blocks that each have sizes of their own (block_configs)",
+        "qwen4_exp_text": "gates between several residual streams (hc_count)",
+        "trocr": "a decoder that reads an image's encoder",
+        "mllama": "attention over an image in some layers (cross_attention_layers)",
+        "mpnet": "relative positions in buckets",
+        "phi4_multimodal": "adapters of images and sound",
+        "recurrent_gemma": "the gated linear recurrence of Griffin",
+        "reformer": "attention within buckets of a hash",
+        "rwkv": "the time mixing of RWKV",
+        "xlnet": "attention over permutations",
+        "xlstm": "the memories of xLSTM",
+        "zamba": "layers that share one attention",
+        "zamba2": "layers that share one attention",
+        "zaya": "compressed convolutional attention",
+    }
+)
+"""By ``model_type``."""
+
+
+# -- configurations --------------------------------------------------------------------------------
+
+
+def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tuple[str, ...]]:
+    """The sizes that a ``config.json`` describes.
+
+    Parameters
+    ----------
+    config
+        What the file has, with ``model_type`` among it.
+
+    Returns
+    -------
+    tuple
+        Sizes for the builder of the model's family, the part of ``config`` that they are from, and
+        a line for each thing that ``config`` asks for and the builder leaves out.
+
+    Raises
+    ------
+    InputError
+        If no builder knows the model's type, a size is missing or is not a number, or a key asks
+        for what the builder does not have.
+
+    References
+    ----------
+    The configuration classes of transformers, from which the defaults of optional keys are.
+
+    Examples
+    --------
+    >>> from hosim.io.models import sizes_of
+    >>> sizes, read, _ = sizes_of(
+    ...     {
+    ...         "model_type": "gpt2",
+    ...         "n_embd": 768,
+    ...         "n_layer": 12,
+    ...         "n_head": 12,
+    ...         "torch_dtype": "float32",
+    ...     }
+    ... )
+    >>> sizes.vocab_size, sorted(read)
+    (50257, ['model_type', 'n_embd', 'n_head', 'n_layer', 'torch_dtype'])
+    """
+    kind = config.get("model_type")
+    where = next((key for key in _TEXTS if isinstance(config.get(key), Mapping)), "")
+    inside: Mapping[str, Any] = config[where] if where else {}
+    if (
+        isinstance(kind, str)
+        and (kind not in READERS or kind in _WITH_TEXT)
+        and (inside or kind in _WITH_TEXT)
+    ):
+        # the text of older files lies among the other keys, or has no type of its own
+        text = f"{kind}_text" if f"{kind}_text" in {**READERS, **UNKNOWN_PARTS} else None
+        inside = {
+            **(inside or config),
+            "model_type": inside.get("model_type") or _WITH_TEXT.get(kind) or text,
+        }
+        try:
+            sizes, read, left_out = sizes_of(inside)
+        except InputError as error:
+            raise InputError(
+                error.message, where=f"{where}.{error.where}" if where else error.where
+            ) from None
+        outside = Keys({key: value for key, value in config.items() if key not in inside})
+        _beside_sizes(outside)
+        left_out = (*left_out, *outside.left_out(), f"all of {kind} but its text model")
+        return (
+            sizes,
+            {**({where: read} if where else read), "model_type": kind, **outside.read},
+            left_out,
+        )
+    if kind is None:
+        raise InputError(
+            "missing; a config.json of transformers has one, such as llama", where="model_type"
+        )
+    if not isinstance(kind, str) or kind not in READERS:
+        raise _unknown(kind)
+    keys = Keys(config)
+    sizes = READERS[kind](keys)
+    _beside_sizes(keys)
+    left_out = keys.left_out()
+    return sizes, {"model_type": kind, **keys.read}, left_out
+
+
+def _unknown(kind: object) -> InputError:
+    """The error of a type that no builder knows; it names the part that is unknown where that is
+    known.
+    """
+    part = UNKNOWN_PARTS.get(kind) if isinstance(kind, str) else None
+    if part is not None:
+        return InputError(f"no builder knows {part}, which {kind!r} has", where="model_type")
+    near = get_close_matches(str(kind), READERS, n=3)
+    hint = f" (near: {', '.join(near)})" if near else ""
+    many = f"expected a model_type that a builder knows, of which there are {len(READERS)}{hint}"
+    return InputError(f"{many}; docs/formats.md has them; got {kind!r}", where="model_type")
+
+
+def _beside_sizes(keys: Keys) -> None:
+    """The keys that are no sizes and change the bytes of the weights: their dtype, and what a checkpoint's
+    files say.
+
+    Raises :class:`InputError` for layers with sizes of their own that the type's reader has not
+    read.
+    """
+    keys.dtype()
+    if "per_layer_config" not in keys.read and keys.value("per_layer_config"):
+        raise keys.refusal(
+            "per_layer_config",
+            "expected none: of this model_type the builder has no layers with sizes of their own",
+        )
+    stated_bytes(keys)
+    stored_weights(keys)
+
+
+def dtype_of(config: Mapping[str, Any]) -> str | None:
+    """The dtype of the weights that a ``config.json`` asks for; ``None`` where it does not say.
+    Raises :class:`InputError`.
+
+    >>> (
+    ...     dtype_of({"torch_dtype": "float32"}),
+    ...     dtype_of({"text_config": {"dtype": "bfloat16"}}),
+    ...     dtype_of({}),
+    ... )
+    ('fp32', 'bf16', None)
+    """
+    inside = config.get("text_config")
+    return Keys(config).dtype() or (
+        Keys(inside, "text_config.").dtype() if isinstance(inside, Mapping) else None
+    )
+
+
+_TEXTS = ("text_config", "llm_config", "language_config", "thinker_config")
+"""Keys under which models of images and sound have their text model."""
+_WITH_TEXT: Mapping[str, str] = MappingProxyType(
+    {
+        "qwen2_vl": "qwen2_vl_text",
+        "qwen2_5_vl": "qwen2_5_vl_text",
+        "qwen3_vl": "qwen3_vl_text",
+        "qwen3_vl_moe": "qwen3_vl_moe_text",
+        "qwen3_5": "qwen3_5_text",
+        "qwen3_5_moe": "qwen3_5_moe_text",
+        "gemma3": "gemma3_text",
+        "gemma3n": "gemma3n_text",
+        "gemma4": "gemma4_text",
+        "llama4": "llama4_text",
+        "kimi_vl": "deepseek_v3",
+        "kimi_k25": "kimi_k2",
+        "llava": "llama",
+        "mistral3": "mistral",
+    }
+)
+"""Models whose config has a text model, and its type where the config does not say."""
+READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
+    {
+        **GATED,
+        **OF_PARTS,
+        **OF_MIXERS,
+        **OF_PATTERNS,
+        **OF_GEMMA4,
+        **OF_DEEPSEEK4,
+        **PLAIN,
+        **OTHERS,
+    }
+)
+"""By ``model_type``."""

@@ -1,0 +1,253 @@
+"""The values of a ``config.json``, each checked as it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from types import MappingProxyType
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.io.models.packed import WEIGHTS
+
+_MISSING = object()
+
+_ACTIVATIONS: Mapping[str, str] = MappingProxyType(
+    {
+        **dict.fromkeys(("silu", "swish"), "silu"),
+        # each of these is one kernel
+        **dict.fromkeys(
+            ("gelu", "gelu_pytorch_tanh", "gelu_python", "gelu_fast", "gelu_accurate"), "gelu"
+        ),
+        "gelu_new": "gelu_new",
+        "relu": "relu",
+        "relu2": "relu2",
+        "xielu": "xielu",
+    }
+)
+
+QUANTISED = "the quantisation of the weights"
+"""The beginning of the line that says that weights are not as published."""
+
+_UNTIMED: Mapping[str, str] = MappingProxyType(
+    {
+        "attn_logit_softcapping": "the bound on attention's scores",
+        "residual_multiplier": "multiplying what attention and MLP add",
+        "clip_qkv": "the bounds of queries, keys and values",
+        "logits_scaling": "dividing the logits",
+        "logit_scale": "multiplying the logits",
+    }
+)
+"""Keys of elementwise work that builders leave out."""
+
+
+USUAL_DTYPE = "bf16"
+_DTYPES: Mapping[str, str] = MappingProxyType(
+    {"bfloat16": USUAL_DTYPE, "float16": "fp16", "float32": "fp32"}
+)
+
+
+def _check_finite(value: object, where: str) -> None:
+    """Raise :class:`InputError` for a number that is not finite, or that is inside a list or a
+    mapping.
+    """
+    if isinstance(value, Mapping):
+        for key, inside in value.items():
+            _check_finite(inside, f"{where}.{key}")
+    elif isinstance(value, list):
+        for number, inside in enumerate(value):
+            _check_finite(inside, f"{where}[{number}]")
+    elif isinstance(value, float) and not isfinite(value):
+        raise InputError(f"expected a finite number, got {value}", where=where)
+
+
+def all_biases(every: bool) -> dict[str, Any]:
+    """Biases of all products of attention and of the MLP, or of none."""
+    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), every)
+
+
+class Keys:
+    """The values of a config; ``read`` has those that were there.
+
+    ``within`` are the names of the mappings that the config is in.
+    """
+
+    def __init__(self, config: Mapping[str, Any], within: str = "") -> None:
+        self._config = config
+        self._within = within
+        self.read: dict[str, Any] = {}
+
+    def value(self, key: str) -> Any:
+        """The value of a key, ``None`` where there is none."""
+        value = self._config.get(key)
+        if value is not None:
+            _check_finite(value, f"{self._within}{key}")
+            self.read[key] = value
+        return value
+
+    def dtype(self) -> str | None:
+        """The dtype of the weights, as builders call it; ``None`` where the config does not say."""
+        key = "dtype" if self._config.get("dtype") is not None else "torch_dtype"
+        named = self._config.get(key)
+        if named in (None, "auto"):
+            return None
+        found = _DTYPES.get(named.removeprefix("torch.")) if isinstance(named, str) else None
+        if found is None:
+            raise self.refusal(key, f"the builder knows {', '.join(_DTYPES)} only, got {named!r}")
+        if found != USUAL_DTYPE:
+            self.read[key] = named
+        return found
+
+    def size(self, key: str, default: object = _MISSING, least: int = 1) -> int:
+        """A number, ``least`` or more; ``default`` where the key is missing or null."""
+        value = self.value(key)
+        value = default if value is None else value
+        if value is _MISSING:
+            raise self.refusal(key, "expected a number, the config has none")
+        if type(value) is not int or not least <= value <= 2**40:
+            raise self.refusal(key, f"expected a number from {least} to 2^40, got {value!r}")
+        return value
+
+    def either(self, *names: str, default: object = _MISSING) -> int:
+        """The size of the first key of several that is there, as older files have other names."""
+        there = [name for name in names if self._config.get(name) is not None]
+        return self.size(there[0] if there else names[0], default)
+
+    def entries(self, key: str, name: str, default: int) -> int:
+        """The size ``name``, which a config has as the number of entries of the mapping ``key``."""
+        listed = self._config.get(key)
+        if self._config.get(name) is None and isinstance(listed, Mapping) and listed:
+            self.read[name] = len(listed)
+            return len(listed)
+        return self.size(name, default)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self.value(key)
+        value = default if value is None else value
+        if type(value) is not bool:
+            raise self.refusal(key, f"expected true or false, got {value!r}")
+        return value
+
+    def share(self, key: str, default: float) -> float:
+        """A number from 0 to 1."""
+        value = self.value(key)
+        value = default if value is None else value
+        if type(value) not in (int, float) or not 0 <= value <= 1:
+            raise self.refusal(key, f"expected a number from 0 to 1, got {value!r}")
+        return float(value)
+
+    def activation(self, key: str, default: str) -> str:
+        """The activation of an MLP, as builders call it."""
+        value = self.value(key)
+        value = default if value is None else value
+        if not isinstance(value, str) or value not in _ACTIVATIONS:
+            raise self.refusal(
+                key, f"the builder knows {', '.join(_ACTIVATIONS)} only, got {value!r}"
+            )
+        return _ACTIVATIONS[value]
+
+    def inside(self, key: str) -> Keys:
+        """The mapping of a key; an empty one where there is none."""
+        value = self._config.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.refusal(key, f"expected a mapping, got {value!r}")
+        keys = Keys(value or {}, f"{self._within}{key}.")
+        if value:
+            self.read[key] = keys.read
+        return keys
+
+    def only(self, **expected: object) -> None:
+        """Raise :class:`InputError` for a key whose value is none of those that the builder has; a
+        missing one is as expected.
+        """
+        for key, value in expected.items():
+            known = value if isinstance(value, tuple) else (value,)
+            got = self.value(key)
+            if got is not None and got not in known:
+                raise self.refusal(
+                    key, f"the builder knows {' or '.join(map(repr, known))} only, got {got!r}"
+                )
+
+    def refusal(self, key: str, message: str) -> InputError:
+        """The error of a key."""
+        return InputError(message, where=f"{self._within}{key}")
+
+    def left_out(self) -> tuple[str, ...]:
+        """A line for each thing of any model that builders leave out."""
+        lines = []
+        quantised = self.value("quantization_config")
+        if quantised is not None:
+            method = quantised.get("quant_method") if isinstance(quantised, Mapping) else None
+            packs = f"; weights={method} packs them" if method in WEIGHTS else ""
+            lines.append(
+                f"{QUANTISED} ({method or 'unnamed'}): all are in the dtype of the run{packs}"
+            )
+        if isinstance(quantised, Mapping) and (
+            quantised.get("kv_cache_quant_algo") or quantised.get("kv_cache_scheme")
+        ):
+            lines.append(
+                "the packing of the cache: it is in the dtype of the run, unless cache_dtype says "
+                "otherwise"
+            )
+        for key, what in _UNTIMED.items():
+            if self.value(key) not in (None, 1):
+                lines.append(f"the time of {what} ({key})")
+        if "laurel_rank" in self.read and self.value("activation_sparsity_pattern"):
+            lines.append("the choice of the largest activations (activation_sparsity_pattern)")
+        if "attention_chunk_size" in self.read:
+            lines.append(
+                "the chunks of attention (attention_chunk_size): they are timed as a window of "
+                "their size"
+            )
+        further = self.value("num_nextn_predict_layers")
+        if further:
+            lines.append(
+                f"the layers that predict further tokens (num_nextn_predict_layers: {further}), "
+                "as in transformers"
+            )
+        return tuple(lines)
+
+    def window(self) -> int:
+        """Return the number of keys that a query sees; 0 where it sees all before it, also where
+        the model has no more positions than the window.
+        """
+        if not self.flag("use_sliding_window", True):
+            return 0
+        window = self.size("sliding_window", 0, 0)
+        return 0 if window >= self.size("max_position_embeddings", 2**40) else window
+
+    def windows(self, layers: int, every: int) -> dict[str, Any] | None:
+        """The window, and how many layers on is the next one that sees all keys; ``every`` where
+        the config does not say.
+
+        ``None`` where layers are of these two kinds in another order.
+        """
+        kinds = self.value("layer_types")
+        if kinds is None:
+            return {"sliding_window": self.window(), "full_attention_every": every}
+        known = (
+            isinstance(kinds, list)
+            and len(kinds) >= layers
+            and {*map(str, kinds)} <= {"sliding_attention", "full_attention"}
+        )
+        full = (
+            [n + 1 for n, kind in enumerate(kinds[:layers]) if kind == "full_attention"]
+            if known
+            else []
+        )
+        if known and len(full) == layers:
+            return {}
+        step = full[0] if full else 0
+        if not known or full != (list(range(step, layers + 1, step)) if step else []):
+            return None
+        return {"sliding_window": self.window(), "full_attention_every": step}
+
+    def turned(self, default: float) -> int:
+        """Return the part of a head that has rotary positions; 0: all of it."""
+        width = self.size("hidden_size") // self.size("num_attention_heads")
+        part = self.inside("rope_parameters").share(
+            "partial_rotary_factor", self.share("partial_rotary_factor", default)
+        )
+        turned = int(width * part)
+        return turned if turned < width else 0

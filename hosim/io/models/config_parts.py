@@ -1,0 +1,348 @@
+"""The parts that architectures are made of, each from the keys of a ``config.json`` that say how
+large it is.
+
+A part is a function from keys to fields of :class:`~hosim.io.models.config.Decoder`; what differs from
+layer to layer is a list of fields, one a layer, under :data:`LAYERS`.
+A family is a line of parts (:mod:`hosim.io.models.configs_of_parts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from hosim.io.models.config import Decoder
+from hosim.io.models.config_keys import Keys
+
+Fields = dict[str, Any]
+Part = Callable[[Keys], Fields]
+LAYERS = "by_layer"
+NO_DEFAULTS: Mapping[str, int] = MappingProxyType({})
+_FULL, _WINDOW, _LINEAR = (
+    ("full_attention", "attention"),
+    "sliding_attention",
+    ("linear_attention", "mamba", "conv"),
+)
+
+
+def decoder_of(keys: Keys, defaults: Mapping[str, int] = NO_DEFAULTS, **more: Any) -> Decoder:
+    """Return the configuration of a decoder with rotary positions and gated MLPs; ``more`` is of
+    the family, ``defaults`` are of keys that may be missing.
+    """
+
+    def size(name: str, *default: int) -> int:
+        if name in more:
+            keys.value(name)
+            return int(more[name])
+        return keys.size(name, defaults[name]) if name in defaults else keys.size(name, *default)
+
+    hidden, heads = size("hidden_size"), size("num_attention_heads")
+    return Decoder(
+        **{
+            "hidden_size": hidden,
+            "num_hidden_layers": size("num_hidden_layers"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": size("num_key_value_heads", heads),
+            "intermediate_size": size("intermediate_size"),
+            "vocab_size": size("vocab_size"),
+            "head_dim": size("head_dim", hidden // heads),
+            "hidden_act": more["hidden_act"]
+            if "hidden_act" in more
+            else keys.activation("hidden_act", "silu"),
+            "tie_word_embeddings": keys.flag("tie_word_embeddings", False),
+            "mlp_bias": keys.flag("mlp_bias", False),
+            "attention_dropout": keys.share("attention_dropout", 0.0),
+            **more,
+        }
+    )
+
+
+def by_parts(*parts: Part, **fixed: Any) -> Callable[[Keys], Decoder]:
+    """The reader of a family that is made of ``parts``; ``fixed`` are fields of all its models.
+    Later parts come first.
+    """
+
+    def read(keys: Keys) -> Decoder:
+        fields: Fields = dict(fixed)
+        layers: list[Fields] = []
+        for part in parts:
+            found = part(keys)
+            for n, more in enumerate(found.pop(LAYERS, ())):
+                if n == len(layers):
+                    layers.append({})
+                layers[n].update(more)
+            fields.update(found)
+        return decoder_of(keys, **{**fields, **kinds_of(layers)})
+
+    return read
+
+
+def kinds_of(layers: Sequence[Fields]) -> Fields:
+    """The kinds of layers that there are, and which of them each layer is."""
+    frozen = [tuple(sorted(each.items())) for each in layers]
+    kinds = tuple(dict.fromkeys(frozen))
+    return (
+        {}
+        if len(kinds) < 2 and not any(kinds)
+        else {"kinds": kinds, "pattern": tuple([kinds.index(each) for each in frozen])}
+    )
+
+
+def count_of_layers(keys: Keys) -> int:
+    """Return the number of layers."""
+    return keys.size("num_hidden_layers")
+
+
+def named_layers(
+    keys: Keys, key: str, known: Mapping[str, Fields], usual: Callable[[int], str]
+) -> list[Fields]:
+    """The fields of each layer by its name in the list ``key``; ``usual`` is the name of a layer
+    where there is no list.
+    """
+    layers = count_of_layers(keys)
+    listed = keys.value(key)
+    if listed is None:
+        return [known[usual(n)] for n in range(layers)]
+    if not isinstance(listed, list) or len(listed) < layers:
+        raise keys.refusal(key, f"expected a list of {layers} kinds of layers, got {listed!r}")
+    for name in listed[:layers]:
+        if not isinstance(name, str) or name not in known:
+            raise keys.refusal(
+                key, f"the builder knows {' or '.join(map(repr, known))} only, got {name!r}"
+            )
+    return [known[name] for name in listed[:layers]]
+
+
+def biases(default: bool = False, *, key: str = "attention_bias", out: bool = True) -> Part:
+    """Biases of queries, keys and values, and with ``out`` of the output, all or none."""
+    return lambda keys: dict.fromkeys(
+        ("qkv_bias", "out_bias") if out else ("qkv_bias",), keys.flag(key, default)
+    )
+
+
+def heads_of(width: int) -> Part:
+    """Heads that are so wide where the config does not say."""
+    return lambda keys: {"head_dim": keys.size("head_dim", width)}
+
+
+def turned(default: float) -> Part:
+    """The share of a head that has rotary positions."""
+
+    def read(keys: Keys) -> Fields:
+        width = keys.size("head_dim", keys.size("hidden_size") // keys.size("num_attention_heads"))
+        if keys.value("rotary_dim") is not None:
+            part = keys.size("rotary_dim")
+            return {"rotary_width": part if part < width else 0}
+        given = keys.inside("rope_parameters").share(
+            "partial_rotary_factor", keys.share("partial_rotary_factor", default)
+        )
+        part = int(width * given)
+        return {"rotary_width": part if part < width else 0}
+
+    return read
+
+
+def tied(default: bool = True, *, other: str = "") -> Part:
+    """Return whether the table of embeddings is the output layer; ``other``: a name that the key
+    has in older files.
+    """
+
+    def read(keys: Keys) -> Fields:
+        return {
+            "tie_word_embeddings": keys.flag(
+                other if other and keys.value(other) is not None else "tie_word_embeddings", default
+            )
+        }
+
+    return read
+
+
+def activation(key: str, default: str) -> Part:
+    """The activation of an MLP."""
+    return lambda keys: {"hidden_act": keys.activation(key, default)}
+
+
+def only(**expected: object) -> Part:
+    """Keys that have one value in all that the builder knows."""
+
+    def read(keys: Keys) -> Fields:
+        keys.only(**expected)
+        return {}
+
+    return read
+
+
+def normed_heads(key: str = "", *, default: bool = True, over: str = "head") -> Part:
+    """Norms of queries and keys, if ``key`` says so."""
+
+    def read(keys: Keys) -> Fields:
+        return {"qk_norm": keys.flag(key, default) if key else True, "qk_norm_over": over}
+
+    return read
+
+
+def every_nth_full(
+    default: int, *, key: str = "sliding_window_pattern", bare: bool = False, window: int = 0
+) -> Part:
+    """Layers of a sliding window among which each n-th, or each that ``layer_types`` says, sees all
+    keys; ``bare``: without positions.
+    """
+
+    def read(keys: Keys) -> Fields:
+        known = {
+            **_windowed(keys, window),
+            "full_attention": {"sliding_window": 0, **({"positions": "none"} if bare else {})},
+        }
+        if keys.value("sliding_window") is None and not window:
+            known = {name: {} for name in known}
+        every = keys.size(key, default)
+        return {
+            LAYERS: named_layers(
+                keys,
+                "layer_types",
+                known,
+                lambda n: _WINDOW if (n + 1) % every else "full_attention",
+            )
+        }
+
+    return read
+
+
+def _windowed(keys: Keys, default: int = 0) -> dict[str, Fields]:
+    window = keys.size("sliding_window", default, 0)
+    return {_WINDOW: {"sliding_window": window}, "full_attention": {"sliding_window": 0}}
+
+
+def windows(keys: Keys, every: int) -> Fields:
+    """A window, and each n-th layer sees all keys; or as ``layer_types`` has them, in any order."""
+    found = keys.windows(
+        count_of_layers(keys) if keys.value("num_hidden_layers") is not None else 26, every
+    )
+    return (
+        kinds_of(named_layers(keys, "layer_types", _windowed(keys), lambda n: ""))
+        if found is None
+        else found
+    )
+
+
+def late_windows(default: int) -> Part:
+    """A window in the layers from ``max_window_layers`` on, or in those that ``layer_types`` says,
+    if it is used (Qwen).
+    """
+
+    def read(keys: Keys) -> Fields:
+        if not keys.flag("use_sliding_window", False) or not keys.value("sliding_window"):
+            return {}
+        first = keys.size("max_window_layers", default, 0)
+        return {
+            LAYERS: named_layers(
+                keys,
+                "layer_types",
+                _windowed(keys),
+                lambda n: _WINDOW if n >= first else "full_attention",
+            )
+        }
+
+    return read
+
+
+def listed_windows(usual: Callable[[int, Keys], str]) -> Part:
+    """Layers of a sliding window and of full attention, as ``layer_types`` says, or as ``usual``
+    where it says nothing.
+    """
+    return lambda keys: {
+        LAYERS: named_layers(keys, "layer_types", _windowed(keys), lambda n: usual(n, keys))
+    }
+
+
+def all_windowed(keys: Keys) -> Fields:
+    """A window in all layers, if there is one."""
+    return {"sliding_window": keys.window()}
+
+
+def mixed(
+    linear: Fields,
+    usual: Callable[[int, Keys], str] | None = None,
+    *,
+    others: Fields | None = None,
+    key: str = "layer_types",
+) -> Part:
+    """Layers of ``linear`` among those of attention, as ``layer_types`` says; ``others`` are fields
+    of those of attention.
+    """
+
+    def read(keys: Keys) -> Fields:
+        known = {**{name: others or {} for name in _FULL}, **dict.fromkeys(_LINEAR, linear)}
+        return {
+            LAYERS: named_layers(
+                keys, key, known, lambda n: usual(n, keys) if usual else _LINEAR[0]
+            )
+        }
+
+    return read
+
+
+def every(default: int, key: str = "full_attention_interval") -> Callable[[int, Keys], str]:
+    """Each n-th layer is one of attention."""
+    return lambda n, keys: _LINEAR[0] if (n + 1) % keys.size(key, default) else _FULL[0]
+
+
+def bare_layers(default: int = 4) -> Part:
+    """Return the layers that have no positions: those of ``no_rope_layers`` that are 0, or each
+    n-th.
+    """
+
+    def read(keys: Keys) -> Fields:
+        count, step = count_of_layers(keys), keys.size("no_rope_layer_interval", default)
+        listed = keys.value("no_rope_layers") or [int((n + 1) % step != 0) for n in range(count)]
+        if (
+            not isinstance(listed, list)
+            or len(listed) < count
+            or not all([type(each) in (int, bool) for each in listed])
+        ):
+            raise keys.refusal(
+                "no_rope_layers", f"expected a list of {count} numbers, got {listed!r}"
+            )
+        return {LAYERS: [{} if has else {"positions": "none"} for has in listed[:count]]}
+
+    return read
+
+
+def latent(keys: Keys) -> Fields:
+    """Attention over latent vectors."""
+    names = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    rotated = keys.size("qk_rope_head_dim")
+    return {
+        "q_lora_rank": keys.size("q_lora_rank", 0, 0),
+        "head_dim": rotated,
+        **{name: keys.size(name) for name in names},
+    }
+
+
+def indexed(heads: int) -> Part:
+    """Return what chooses the latents that a query sees; layers that ``indexer_types`` calls shared
+    take what another one chose.
+    """
+
+    def read(keys: Keys) -> Fields:
+        count = keys.size("index_n_heads", heads)
+        known = {"full": {}, "shared": {"index_n_heads": 0}}
+        pattern = keys.value("index_topk_pattern")
+        freq, offset = keys.size("index_topk_freq", 1), keys.size("index_skip_topk_offset", 2, 0)
+        if isinstance(pattern, str) and keys.value("indexer_types") is None:
+            layers = [known["shared" if letter == "S" else "full"] for letter in pattern]
+        else:
+            layers = named_layers(
+                keys,
+                "indexer_types",
+                known,
+                lambda n: "shared" if max(n - offset + 1, 0) % freq else "full",
+            )
+        sizes = {
+            "index_topk": keys.size("index_topk", 2048),
+            "index_head_dim": keys.size("index_head_dim", 128),
+        }
+        return {**sizes, "index_n_heads": count, LAYERS: layers}
+
+    return read

@@ -1,0 +1,381 @@
+"""Families that are made of known parts: each a line of them, by the type that its ``config.json``
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hosim.io.models.config import Decoder
+from hosim.io.models.config_keys import Keys
+from hosim.io.models.config_mixtures import (
+    between,
+    interleaved,
+    listed,
+    mixture,
+    no_dense,
+    shared,
+    shared_wide,
+    stepped,
+)
+from hosim.io.models.config_parts import (
+    LAYERS,
+    Fields,
+    activation,
+    all_windowed,
+    bare_layers,
+    biases,
+    by_parts,
+    every_nth_full,
+    heads_of,
+    indexed,
+    late_windows,
+    latent,
+    listed_windows,
+    named_layers,
+    normed_heads,
+    only,
+    tied,
+    turned,
+)
+from hosim.io.models.configs_of_gated import GATED
+
+Reader = Callable[[Keys], Decoder]
+_POST: Mapping[str, Any] = MappingProxyType({"pre_norms": False, "post_norms": True})
+"""Norms of what attention and MLP add, and no others (OLMo-2)."""
+_PLAIN: Mapping[str, Any] = MappingProxyType({"gated_mlp": False, "norm": "layer"})
+_SIGMOID: Mapping[str, Any] = MappingProxyType({"scores": "sigmoid", "added": "buffer"})
+"""A router of sigmoid scores with a correction, as DeepSeek-V3's."""
+
+
+def _groups(first: int, top: int | None = None) -> Any:
+    return mixture(top, **_SIGMOID, grouped=True, where=listed(first))
+
+
+def _all_biases(keys: Keys) -> Fields:
+    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), keys.flag("use_bias", False))
+
+
+def _seed_biases(keys: Keys) -> Fields:
+    return {
+        "qkv_bias": keys.flag("attention_bias", True),
+        "out_bias": keys.flag("attention_out_bias", False),
+    }
+
+
+def _internlm_biases(keys: Keys) -> Fields:
+    every = keys.flag("bias", False)
+    own = keys.flag("attention_bias", every)
+    return {
+        "qkv_bias": keys.flag("qkv_bias", own),
+        "out_bias": own,
+        "mlp_bias": keys.flag("mlp_bias", every),
+    }
+
+
+def _capped(keys: Keys) -> Fields:
+    return {"final_softcap": keys.value("final_logit_softcapping") is not None}
+
+
+def _first_full(n: int, keys: Keys) -> str:
+    """Each fourth layer sees all keys, beginning with the first."""
+    return "sliding_attention" if n % 4 else "full_attention"
+
+
+def _late_window(n: int, keys: Keys) -> str:
+    """Layers have a window from ``max_window_layers`` on."""
+    has = keys.value("sliding_window") is not None and n >= keys.size("max_window_layers", 62, 0)
+    return "sliding_attention" if has else "full_attention"
+
+
+def _exaone(keys: Keys) -> Fields:
+    """The names that older files have."""
+    act = "activation_function" if keys.value("activation_function") is not None else "hidden_act"
+    return {
+        "num_hidden_layers": keys.either("num_hidden_layers", "num_layers"),
+        "hidden_act": keys.activation(act, "silu"),
+    }
+
+
+def _head_bias(keys: Keys) -> Fields:
+    return {"head_bias": keys.flag("lm_head_bias", False)}
+
+
+def _all_tokens_pass(keys: Keys) -> Fields:
+    """A shared expert as wide as the others."""
+    return {"shared_intermediate_size": keys.size("intermediate_size")}
+
+
+def _llama4(keys: Keys) -> Fields:
+    """Layers with positions have chunks, of which a query sees its own, and norms of heads without
+    weights.
+    """
+    chunk, normed = keys.size("attention_chunk_size", 8192, 0), keys.flag("use_qk_norm", True)
+    bare = ["positions" in each for each in bare_layers()(keys)[LAYERS]]
+    known = {
+        "chunked_attention": {"sliding_window": chunk},
+        "full_attention": {"sliding_window": 0},
+    }
+    layers = named_layers(
+        keys,
+        "layer_types",
+        known,
+        lambda n: "full_attention" if bare[n] or not chunk else "chunked_attention",
+    )
+    wide = keys.size("intermediate_size_mlp", 16384)
+    sparse = interleaved(keys)
+    return {
+        "qk_norm_over": "plain",
+        LAYERS: [
+            {
+                **layer,
+                "qk_norm": normed and not bare[n],
+                **({"positions": "none"} if bare[n] else {}),
+                **({} if sparse[n] else {"num_experts": 0, "intermediate_size": wide}),
+            }
+            for n, layer in enumerate(layers)
+        ],
+    }
+
+
+def _afmoe(keys: Keys) -> Fields:
+    every, window = keys.size("global_attn_every_n_layers", 4), keys.size("sliding_window", 1024)
+    known: dict[str, Fields] = {
+        "sliding_attention": {"sliding_window": window},
+        "full_attention": {"positions": "none"},
+    }
+    return {
+        LAYERS: named_layers(
+            keys,
+            "layer_types",
+            known,
+            lambda n: "sliding_attention" if (n + 1) % every else "full_attention",
+        )
+    }
+
+
+def _post_norms(keys: Keys) -> Fields:
+    return {"post_norms": keys.flag("use_post_norm", False)}
+
+
+_GLM4_MOE = by_parts(
+    biases(out=False),
+    turned(0.5),
+    normed_heads("use_qk_norm", default=False),
+    _groups(1),
+    shared("n_shared_experts", 1),
+)
+_NO_BIAS = only(attention_bias=False)
+_SPARSE_LATENT = (_NO_BIAS, latent, _groups(3), shared("n_shared_experts", 1))
+_GRANITE_MOE = (biases(), mixture(2, width="intermediate_size", count=8))
+_GRANITE = {"embedding_scale": True, "fused_gate_up": True, "names": "granite-moe"}
+_HUNYUAN = (biases(), normed_heads())
+
+_APERTUS = by_parts(
+    biases(), normed_heads(), activation("hidden_act", "xielu"), gated_mlp=False, names="apertus"
+)
+
+OF_PARTS: Mapping[str, Reader] = MappingProxyType(
+    {
+        "kimi_k2": GATED["deepseek_v3"],
+        "sarvam_mla": GATED["deepseek_v3"],
+        "mimo": GATED["qwen2"],
+        "qwen2_vl_text": GATED["qwen2"],
+        "qwen2_5_vl_text": GATED["qwen2"],
+        "qwen3_vl_text": GATED["qwen3"],
+        "qwen3_vl_moe_text": GATED["qwen3_moe"],
+        "qwen2_5_omni_text": GATED["qwen2"],
+        "qwen3_omni_moe_text": GATED["qwen3_moe"],
+        "iquestcoder": GATED["llama"],
+        "emu3_text_model": GATED["llama"],
+        "internlm3": by_parts(_internlm_biases),
+        "glm": by_parts(heads_of(128), biases(True, out=False), turned(0.5), fused_gate_up=True),
+        "glm4": by_parts(
+            heads_of(128),
+            biases(True, out=False),
+            turned(0.5),
+            fused_gate_up=True,
+            post_norms=True,
+            names="glm4",
+        ),
+        "glm4_moe": _GLM4_MOE,
+        "sarvam_moe": _GLM4_MOE,
+        "solar_open": by_parts(
+            heads_of(128),
+            biases(out=False),
+            turned(1.0),
+            no_dense,
+            mixture(8, **_SIGMOID, grouped=True),
+            shared("n_shared_experts", 1),
+        ),
+        "glm4_moe_lite": by_parts(_NO_BIAS, latent, _groups(1), shared("n_shared_experts", 1)),
+        "glm_moe_dsa": by_parts(*_SPARSE_LATENT, indexed(32), mlp_bias=False),
+        "deepseek_v32": by_parts(*_SPARSE_LATENT, indexed(64), mlp_bias=False),
+        "youtu": by_parts(_NO_BIAS, latent, tied()),
+        "minicpm3": by_parts(_NO_BIAS, latent, tied(), embedding_scale=True),
+        "minimax_m2": by_parts(
+            turned(1.0), normed_heads(over="all"), mixture(8, width="intermediate_size", **_SIGMOID)
+        ),
+        "phimoe": by_parts(
+            biases(),
+            all_windowed,
+            _head_bias,
+            mixture(2, width="intermediate_size", count=16),
+            norm="layer",
+            names="phimoe",
+        ),
+        "qwen2_moe": by_parts(
+            late_windows(28),
+            biases(True, key="qkv_bias", out=False),
+            mixture(4, count=60, where=stepped),
+            shared_wide("shared_expert_intermediate_size", 5632, gated=True),
+            names="qwen-moe",
+        ),
+        "olmo": by_parts(biases(), norm="layer_without_weight"),
+        "olmo2": by_parts(biases(), normed_heads(over="all"), **_POST),
+        "olmo3": by_parts(
+            biases(), normed_heads(over="all"), every_nth_full(4, window=4096), **_POST
+        ),
+        "olmoe": by_parts(
+            biases(), normed_heads(over="all"), mixture(8, width="intermediate_size", count=64)
+        ),
+        "flex_olmo": by_parts(
+            biases(),
+            normed_heads(over="all"),
+            mixture(5, width="intermediate_size", count=7),
+            **_POST,
+        ),
+        "seed_oss": by_parts(heads_of(128), _seed_biases),
+        "smollm3": by_parts(only(use_sliding_window=False), biases(), bare_layers(), tied()),
+        "exaone4": by_parts(normed_heads(), every_nth_full(4, bare=True), **_POST),
+        "exaone_moe": by_parts(
+            normed_heads(),
+            every_nth_full(4, bare=True),
+            _groups(1),
+            shared("num_shared_experts", 1),
+        ),
+        "ernie4_5": by_parts(heads_of(128), _all_biases, tied()),
+        "ernie4_5_moe": by_parts(
+            _all_biases,
+            lambda keys: {"head_bias": keys.flag("use_bias", False)},
+            tied(),
+            mixture(6, count=64, added="parameter", where=between),
+            shared("moe_num_shared_experts", 2),
+            names="ernie",
+        ),
+        "dots1": by_parts(
+            biases(),
+            normed_heads(),
+            listed_windows(_late_window),
+            _groups(0),
+            shared("n_shared_experts"),
+        ),
+        "hunyuan_v1_dense": by_parts(*_HUNYUAN, names="hunyuan"),
+        "hunyuan_v1_moe": by_parts(
+            *_HUNYUAN,
+            mixture(1, width="intermediate_size", count=1),
+            _all_tokens_pass,
+            names="hunyuan",
+        ),
+        "granitemoe": by_parts(*_GRANITE_MOE, **_GRANITE),
+        "granitemoeshared": by_parts(
+            *_GRANITE_MOE, shared_wide("shared_intermediate_size"), **_GRANITE
+        ),
+        "granite_swa": by_parts(
+            biases(), listed_windows(_first_full), attention_sinks=True, embedding_scale=True
+        ),
+        "granitemoe_swa": by_parts(
+            *_GRANITE_MOE,
+            shared_wide("shared_intermediate_size"),
+            listed_windows(_first_full),
+            attention_sinks=True,
+            **_GRANITE,
+        ),
+        "llama4_text": by_parts(
+            biases(),
+            mixture(1, width="intermediate_size", count=16, scores="sigmoid"),
+            _all_tokens_pass,
+            _llama4,
+            names="llama4",
+        ),
+        "ministral": by_parts(all_windowed),
+        "ministral3": by_parts(all_windowed),
+        "cwm": by_parts(listed_windows(_first_full)),
+        "arcee": by_parts(biases(), activation("hidden_act", "relu2"), gated_mlp=False),
+        "nemotron": by_parts(biases(), activation("hidden_act", "relu2"), turned(0.5), **_PLAIN),
+        "jais2": by_parts(
+            biases(True),
+            activation("hidden_act", "relu2"),
+            lambda keys: {"mlp_bias": keys.flag("mlp_bias", True)},
+            **_PLAIN,
+        ),
+        "helium": by_parts(heads_of(128), biases(out=False)),
+        "apertus": _APERTUS,
+        "apertus1p5_text": _APERTUS,
+        "hyperclovax": by_parts(biases(), _post_norms, embedding_scale=True, names="hyperclovax"),
+        "exaone": by_parts(biases(), _exaone),
+        "bitnet": by_parts(biases(), activation("hidden_act", "relu2"), sub_norms=True),
+        "persimmon": by_parts(
+            normed_heads("qk_layernorm"),
+            activation("hidden_act", "relu2"),
+            turned(0.5),
+            lambda keys: dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), True),
+            fused_projections=True,
+            names="persimmon",
+            **_PLAIN,
+        ),
+        "vaultgemma": by_parts(
+            biases(),
+            heads_of(256),
+            tied(),
+            activation("hidden_activation", "gelu_pytorch_tanh"),
+            every_nth_full(2),
+            _capped,
+            embedding_scale=True,
+            names="gemma",
+        ),
+        "nanochat": by_parts(
+            biases(),
+            activation("hidden_act", "relu2"),
+            _capped,
+            norm="rms_without_weight",
+            embedding_norm=True,
+            qk_norm=True,
+            qk_norm_over="plain",
+            gated_mlp=False,
+            names="nanochat",
+        ),
+        "mellum": by_parts(
+            normed_heads(),
+            listed_windows(lambda n, keys: "full_attention"),
+            mixture(8, where=listed(0, "-")),
+            biases(),
+        ),
+        "aria_text": by_parts(
+            biases(),
+            mixture(2, width="intermediate_size", count=8),
+            shared("moe_num_shared_experts", 2),
+            names="phimoe",
+        ),
+        "hy_v3": by_parts(
+            heads_of(128),
+            biases(),
+            normed_heads(),
+            mixture(**_SIGMOID, where=listed(1)),
+            shared("num_shared_experts", 1),
+        ),
+        "afmoe": by_parts(
+            biases(),
+            normed_heads(),
+            _afmoe,
+            mixture(8, scores="sigmoid", added="parameter", where=listed(1, "num_dense_layers")),
+            shared("num_shared_experts"),
+            attention_gate="own",
+            post_norms=True,
+            names="afmoe",
+        ),
+    }
+)
+"""By ``model_type``."""

@@ -1,0 +1,159 @@
+"""Layers with their parameters: a linear one, a layer norm, an embedding table, attention of equal
+heads, an MLP of two layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import prod
+
+from hosim.data.graph_parts import READ, REST
+from hosim.io.models.attention import AttentionKernel, attention
+from hosim.io.models.collectives import of_copies
+from hosim.io.models.config import Run
+from hosim.io.models.functions import (
+    activation,
+    add,
+    dropout,
+    embedding,
+    linear,
+    mul,
+    scale,
+    square,
+)
+from hosim.io.models.norms import layer_norm
+from hosim.io.models.packed import PACKINGS
+from hosim.io.models.tape import Tape, Value
+
+
+def dense(t: Tape, run: Run, name: str, x: Value, width: int, *, bias: bool = True) -> Value:
+    """A linear layer ``name`` to ``width``."""
+    with t.scope(name):
+        weight = t.parameter("weight", (width, x.shape[-1]), run.dtype)
+        offset = t.parameter("bias", (width,), run.dtype) if bias else None
+        return linear(t, x, weight, offset)
+
+
+def projected(
+    t: Tape,
+    run: Run,
+    name: str,
+    x: Value,
+    width: int,
+    *,
+    bias: bool = False,
+    copies: tuple[int, int] = (0, 1),
+) -> Value:
+    """A linear layer ``name`` to ``width`` that is one op of its name; ``copies``: how many of its
+    last rows how many devices have.
+    """
+    weight = factor(t, run, f"{name}.weight", (width, x.shape[-1]))
+    offset = t.parameter(f"{name}.bias", (width,), run.dtype) if bias else None
+    for each in (weight, offset):
+        if each is not None:
+            of_copies(t, run, each, *copies)
+    return linear(t, x, weight, offset, label=name)
+
+
+def factor(
+    t: Tape,
+    run: Run,
+    name: str,
+    shape: tuple[int, ...],
+    kind: str = "parameter",
+    home: str | None = None,
+    parts: Mapping[str, tuple[int, ...]] | None = None,
+) -> Value:
+    """The weight of a product, packed if the run says so."""
+    if run.weights is None or (run.packed == "experts" and kind != "expert"):
+        return t.parameter(
+            name, shape, run.dtype, kind, home, computes=run.products or "", parts=parts
+        )
+    computes = run.activations or PACKINGS[run.weights].computes
+    if run.activations == "fp8" and run.group:
+        computes = "fp8_block"
+    return t.parameter(
+        name, shape, run.weights, kind, home, group=run.group or 0, computes=computes, parts=parts
+    )
+
+
+def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Value:
+    """A layer norm ``name``; ``affine``: with weight and bias."""
+    with t.scope(name):
+        shape = x.shape[-1:]
+        return layer_norm(
+            t,
+            x,
+            t.parameter("weight", shape, run.dtype) if affine else None,
+            t.parameter("bias", shape, run.dtype) if affine else None,
+        )
+
+
+def looked_up(t: Tape, run: Run, name: str, ids: Value, entries: int, width: int) -> Value:
+    """An embedding table ``name`` at ``ids``."""
+    with t.scope(name):
+        return embedding(t, table(t, run, "weight", entries, width, prod(ids.shape)), ids)
+
+
+def table(t: Tape, run: Run, name: str, entries: int, width: int, rows: int) -> Value:
+    """An embedding table ``name``; in inference the ``rows`` that are read are a part, as if all
+    were different.
+    """
+    read = min(entries, rows)
+    return t.parameter(
+        name,
+        (entries, width),
+        run.dtype,
+        parts={READ: (read, width), REST: (entries - read, width)},
+    )
+
+
+def attended(
+    t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int, *, causal: bool = False
+) -> Value:
+    """Attention of equal heads over ``q``, ``k`` and ``v`` [batch, tokens, heads * width];
+    ``causal``: only over earlier tokens.
+    """
+
+    def by_head(x: Value) -> Value:
+        batch, tokens, hidden = x.shape
+        return x.view(batch, heads, tokens, hidden // heads)
+
+    return attention(t, by_head(q), by_head(k), by_head(v), AttentionKernel(causal=causal)).view(
+        *q.shape
+    )
+
+
+def gelu(t: Tape, run: Run, x: Value) -> Value:
+    """The exact GELU, as one kernel."""
+    return activation(t, x, "gelu")
+
+
+def gelu_new(t: Tape, run: Run, x: Value) -> Value:
+    """The tanh approximation of GELU: op by op as in transformers, or ``fused`` as one kernel."""
+    if run.fused:
+        return gelu(t, run, x)
+    half = scale(t, x)  # made first, and kept while the rest is
+    inside = scale(t, add(t, x, scale(t, square(t, x))))
+    return mul(t, half, scale(t, activation(t, inside, "tanh", keeps="output"), "add"))
+
+
+def activated(t: Tape, run: Run, name: str, x: Value) -> Value:
+    """The activation ``name`` as a config has it."""
+    if name == "gelu_new":
+        return gelu_new(t, run, x)
+    return activation(t, x, name, keeps="output" if name == "relu" else "input")
+
+
+def mlp(
+    t: Tape,
+    run: Run,
+    x: Value,
+    names: tuple[str, str],
+    width: int,
+    act: Callable[[Tape, Run, Value], Value],
+    drop: float = 0.0,
+) -> Value:
+    """Two linear layers with ``act`` between them, and dropout after."""
+    inside = act(t, run, dense(t, run, names[0], x, width))
+    return dropout(t, dense(t, run, names[1], inside, x.shape[-1]), drop)

@@ -1,0 +1,483 @@
+"""The functions that models are made of: on values of a tape, each with the ops of its gradient.
+
+The ops are those of eager PyTorch, at the granularity of its kernels: a gradient keeps what torch's
+formula keeps. Views have no op.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from hosim.data.graph_parts import READ
+from hosim.edits import SEEDED
+from hosim.io.models.packed import FOR_TRANSFER, SEPARATE
+from hosim.io.models.tape import ITEM_BYTES, Tape, Value
+
+SCALAR: tuple[int, ...] = ()
+
+LOSSES = ("whole", "compiled", "chunked")
+"""The ways to compute the loss of a decoder from the result of its last layer."""
+
+
+def linear(
+    t: Tape, x: Value, weight: Value, bias: Value | None = None, label: str = "linear"
+) -> Value:
+    """``x @ weight.T + bias``; ``weight`` is [out, in].
+
+    The gradients of a weight that computes in fp8 do, too: of the output one rounded to fp8, and
+    ``x`` as it was rounded going forward.
+    """
+    wide, narrow = weight.shape
+    flops = 2 * x.rows * wide * narrow
+    read, factor = operands(t, x, weight)
+    inputs = [read, factor] if bias is None else [read, factor, bias]
+    rows = x.rows
+    y = t.op(
+        label,
+        "matmul",
+        inputs,
+        (*x.shape[:-1], wide),
+        x.dtype,
+        flops=flops,
+        kernel="gemm",
+        sizes=(rows, wide, narrow),
+        computes=factor.computes,
+    )
+
+    def gradient(g: Value) -> None:
+        # a gradient's tensor is added to in place later on, so that what is rounded of it stands
+        # for nothing else
+        arrived, factor = operands(t, replace(g, node=0), weight, once=True)
+        how: dict[str, Any] = {"flops": flops, "kernel": "gemm", "computes": factor.computes}
+        if x.node:
+            t.give(
+                x,
+                t.op(
+                    f"{label}.grad_input",
+                    "matmul",
+                    [arrived, factor],
+                    x.shape,
+                    x.dtype,
+                    sizes=(rows, narrow, wide),
+                    **how,
+                ),
+            )
+        if weight.node:
+            shape, sizes = weight.shape, (wide, narrow, rows)
+            t.give(
+                weight,
+                t.op(
+                    f"{label}.grad_weight",
+                    "matmul",
+                    [arrived, read],
+                    shape,
+                    weight.dtype,
+                    gradient_of=weight,
+                    sizes=sizes,
+                    **how,
+                ),
+            )
+        if bias is not None:
+            t.give(bias, t.op(f"{label}.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
+
+    t.note(y, gradient)
+    return y
+
+
+def operands(t: Tape, x: Value, weight: Value, *, once: bool = False) -> tuple[Value, Value]:
+    """``x`` and ``weight`` as a product reads them: a narrower ``x`` beside some packed weights,
+    others unpacked first.
+    """
+    if weight.dtype in FOR_TRANSFER or (weight.dtype in SEPARATE and x.rows > 1):
+        return x, t.op("dequantise", "copy", [weight], weight.shape, x.dtype)
+    narrow = {"fp8": "fp8", "fp8_block": "fp8", "int8": "int8"}.get(weight.computes)
+    if (
+        narrow is not None and weight.dtype in ITEM_BYTES
+    ):  # in training, where the weight itself is wider
+        rounded = (
+            t.op("quantise", "elementwise", [x], x.shape, narrow) if once else t.narrowed(x, narrow)
+        )
+        return rounded, replace(
+            t.narrowed(weight, narrow, "quantise_weight"), computes=weight.computes
+        )
+    return x if narrow is None else t.narrowed(x, narrow), weight
+
+
+def add(t: Tape, a: Value, b: Value, label: str = "add") -> Value:
+    """``a + b``; the smaller one is repeated."""
+    y = t.op(label, "elementwise", [a, b], _wider(a, b).shape, _wider_dtype(a, b))
+
+    def gradient(g: Value) -> None:
+        for value in (a, b):
+            if value.node:
+                t.give(value, _reduced(t, g, value, label))
+
+    t.note(y, gradient)
+    return y
+
+
+def mul(t: Tape, a: Value, b: Value, label: str = "mul") -> Value:
+    """``a * b``; the smaller one is repeated."""
+    y = t.op(label, "elementwise", [a, b], _wider(a, b).shape, _wider_dtype(a, b))
+
+    def gradient(g: Value) -> None:
+        for value, other in ((a, b), (b, a)):
+            if value.node:
+                whole = t.op(
+                    f"{label}.grad",
+                    "elementwise",
+                    [g, other],
+                    g.shape,
+                    value.dtype,
+                    gradient_of=_same(value, g),
+                )
+                t.give(value, _reduced(t, whole, value, label))
+
+    t.note(y, gradient)
+    return y
+
+
+def scale(t: Tape, x: Value, label: str = "mul") -> Value:
+    """``x`` times a number, or plus one."""
+    y = t.op(label, "elementwise", [x], x.shape)
+    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g], x.shape)))
+    return y
+
+
+def activation(t: Tape, x: Value, label: str, *, keeps: str = "input") -> Value:
+    """An elementwise function whose gradient needs its ``input`` (silu, gelu) or its ``output``
+    (tanh, sigmoid, rsqrt).
+    """
+    y = t.op(label, "elementwise", [x], x.shape)
+    t.note(
+        y,
+        lambda g: t.give(
+            x, t.op(f"{label}.grad", "elementwise", [g, x if keeps == "input" else y], x.shape)
+        ),
+    )
+    return y
+
+
+def square(t: Tape, x: Value, label: str = "pow") -> Value:
+    """``x ** 2``."""
+    y = t.op(label, "elementwise", [x], x.shape)
+    t.note(
+        y,
+        lambda g: t.give(
+            x, t.op(f"{label}.grad", "elementwise", [g, x], x.shape, workspace=x.size)
+        ),
+    )
+    return y
+
+
+def mean(t: Tape, x: Value, label: str = "mean") -> Value:
+    """Over the last extent, which becomes 1."""
+    y = t.op(label, "reduction", [x], (*x.shape[:-1], 1))
+    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g], x.shape)))
+    return y
+
+
+def cast(t: Tape, x: Value, dtype: str, label: str = "to") -> Value:
+    """``x`` in another dtype."""
+    if x.dtype == dtype:
+        return x
+    y = t.op(label, "copy", [x], x.shape, dtype)
+    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "copy", [g], x.shape, x.dtype)))
+    return y
+
+
+def copied(
+    t: Tape, x: Value, shape: tuple[int, ...] | None = None, label: str = "reshape"
+) -> Value:
+    """``x`` in memory of its own: what a reshape does that no view can give. A larger ``shape``
+    repeats it.
+    """
+    wanted = shape or x.shape
+    y = t.op(label, "copy", [x], wanted)
+    repeats = prod(wanted) > prod(x.shape)
+    t.note(
+        y,
+        lambda g: t.give(
+            x, t.op(f"{label}.grad", "reduction", [g], x.shape) if repeats else g.view(*x.shape)
+        ),
+    )
+    return y
+
+
+def concatenated(t: Tape, parts: Sequence[Value], label: str = "cat") -> Value:
+    """Along the last extent; a part with fewer rows is repeated. The parts' gradients are views of
+    the whole's, or sums.
+    """
+    rows = max(p.rows for p in parts)
+    shape = next(p.shape[:-1] for p in parts if p.rows == rows)
+    y = t.op(label, "copy", list(parts), (*shape, sum(p.shape[-1] for p in parts)))
+
+    def gradient(g: Value) -> None:
+        for part in parts:
+            if part.node and part.rows < rows:
+                t.give(
+                    part,
+                    t.op(
+                        f"{label}.grad",
+                        "reduction",
+                        [g],
+                        part.shape,
+                        accessed=(rows // part.rows + 1) * part.size,
+                    ),
+                )
+            else:
+                t.give(part, replace(g, shape=part.shape))
+
+    t.note(y, gradient)
+    return y
+
+
+def split(t: Tape, x: Value, sizes: Sequence[int], label: str = "split") -> list[Value]:
+    """Views of ``x`` along its last extent. Going backward their gradients are put together
+    again.
+    """
+    whole = t.alias(x)
+    parts = [replace(t.alias(whole), shape=(*x.shape[:-1], n)) for n in sizes]
+    if not whole.node:
+        return parts
+    arrived: dict[int, Value] = {}
+
+    # the first part is the last to be met going backward: by then those of the others have arrived
+    def first(g: Value) -> None:
+        together = [g, *arrived.values()]
+        t.give(
+            x,
+            t.op(
+                f"{label}.grad",
+                "copy",
+                together,
+                x.shape,
+                accessed=sum(sizes) * x.rows * ITEM_BYTES[x.dtype] * 2,
+            ),
+        )
+
+    def later(n: int) -> None:
+        t.note(parts[n], lambda g: arrived.__setitem__(n, g))
+
+    t.note(parts[0], first)
+    for n in range(1, len(parts)):
+        later(n)
+    return parts
+
+
+def embedding(t: Tape, weight: Value, ids: Value, label: str = "embedding") -> Value:
+    """Rows of ``weight`` [entries, n] by number."""
+    shape = (*ids.shape, weight.shape[-1])
+    result = prod(shape) * ITEM_BYTES[weight.dtype]
+    y = t.op(
+        label,
+        "embedding",
+        [weight.part(READ), ids],
+        shape,
+        weight.dtype,
+        accessed=ids.size + result + min(weight.size, result),
+    )
+
+    def gradient(g: Value) -> None:
+        accessed = weight.size + 3 * g.size + ids.size
+        t.give(
+            weight,
+            t.op(
+                f"{label}.grad_weight",
+                "embedding",
+                [g, ids],
+                weight.shape,
+                accessed=accessed,
+                gradient_of=weight,
+            ),
+        )
+
+    t.note(y, gradient)
+    return y
+
+
+def gathered(t: Tape, x: Value, index: Value, rows: int, label: str = "index") -> Value:
+    """``rows`` rows of ``x`` [n, width] by number; going backward they are added up where they came
+    from.
+    """
+    shape = (rows, *x.shape[1:])
+    size = prod(shape) * ITEM_BYTES[x.dtype]
+    y = t.op(label, "gather", [x, index], shape, accessed=size + min(size, x.size) + index.size)
+    t.note(
+        y,
+        lambda g: t.give(
+            x,
+            t.op(
+                f"{label}.grad",
+                "scatter",
+                [g, index],
+                x.shape,
+                accessed=x.size + 3 * g.size + index.size,
+            ),
+        ),
+    )
+    return y
+
+
+def summed(t: Tape, x: Value, shape: tuple[int, ...], label: str = "sum") -> Value:
+    """``x`` added up to ``shape``; its gradient repeats a view."""
+    y = t.op(label, "reduction", [x], shape)
+    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "copy", [g], x.shape)))
+    return y
+
+
+def softmax(t: Tape, x: Value, dtype: str | None = None, label: str = "softmax") -> Value:
+    """Over the last extent, in ``dtype``."""
+    kept = dtype or x.dtype
+    workspace = x.size * ITEM_BYTES[kept] // ITEM_BYTES[x.dtype] if kept != x.dtype else 0
+    y = t.op(label, "softmax", [x], x.shape, kept, workspace=workspace)
+    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "softmax", [g, y], x.shape, x.dtype)))
+    return y
+
+
+def _masked(t: Tape, label: str, inputs: Sequence[Value]) -> tuple[Value, ...]:
+    """A random op: a result like its first input, and the mask of what it leaves. Run again, as in
+    a checkpoint, it draws the same.
+    """
+    t.builder.meta[SEEDED] = True
+    shape = inputs[0].shape
+    return t.ops(label, "random", inputs, [(shape, inputs[0].dtype), (shape, "bool")])
+
+
+def dropout(t: Tape, x: Value, rate: float, label: str = "dropout") -> Value:
+    """Zeroes some of ``x`` in training, where it keeps which."""
+    if not rate or not t.training:
+        return x
+    y, mask = _masked(t, label, [x])
+    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, mask], x.shape)))
+    return y
+
+
+def dropout_added(
+    t: Tape, x: Value, y: Value, rate: float, label: str, *, fused: bool = False
+) -> Value:
+    """``x`` plus what dropout leaves of ``y``; ``fused``: as one kernel."""
+    if not fused or not rate or not t.training:
+        return add(t, x, dropout(t, y, rate), label)
+    z, mask = _masked(t, label, [x, y])
+
+    def gradient(g: Value) -> None:
+        if y.node:
+            t.give(y, t.op(f"{label}.grad", "elementwise", [g, mask], y.shape))
+        t.give(x, g)
+
+    t.note(z, gradient)
+    return z
+
+
+def cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
+    """The mean loss of ``logits`` [rows, classes], computed in fp32; its gradient keeps the
+    log-probabilities.
+    """
+    wide = cast(t, logits, "fp32", "logits.to")
+    chances = t.op("log_softmax", "softmax", [wide], wide.shape)
+    t.note(
+        chances,
+        lambda g: t.give(wide, t.op("log_softmax.grad", "softmax", [g, chances], wide.shape)),
+    )
+    loss = t.op(
+        "nll_loss", "reduction", [chances, labels], SCALAR, accessed=labels.size + 4 * labels.rows
+    )
+    t.note(
+        loss,
+        lambda g: t.give(chances, t.op("nll_loss.grad", "elementwise", [g, labels], chances.shape)),
+    )
+    return loss
+
+
+def compiled_cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
+    """The same as one kernel each way, as a compiler fuses it: of each row the logarithm of a sum
+    is kept, and the logits as they are.
+    """
+    sums = t.op("log_sum_exp", "reduction", [logits], (logits.rows, 1), "fp32")
+    loss = t.op(
+        "nll_loss",
+        "reduction",
+        [logits, sums, labels],
+        SCALAR,
+        "fp32",
+        accessed=labels.size + sums.size + 4 * labels.rows,
+    )
+    t.note(
+        loss,
+        lambda g: t.give(
+            logits,
+            t.op(
+                "nll_loss.grad",
+                "elementwise",
+                [g, logits, sums, labels],
+                logits.shape,
+                logits.dtype,
+            ),
+        ),
+    )
+    return loss
+
+
+def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
+    """Head and mean loss for a chunk of the rows at a time, with their gradients, so that no
+    chunk's logits are kept.
+
+    As many chunks as the vocabulary is wider than the hidden state, rounded up to a power of two:
+    then the logits of one take about what all of ``x`` does (Liger Kernel, P.-L. Hsu et al., arXiv
+    2410.10989, section 3.2). ``x`` is [rows, n], ``weight`` [classes, n].
+    """
+    classes, width = weight.shape
+    count = min(1 << max(0, -(-classes // width) - 1).bit_length(), x.rows)
+    inside, head = replace(x, node=0), replace(weight, node=0)
+    whole = t.op("loss.grad_input", "fill", [], x.shape, x.dtype)
+    learns = t.op("loss.grad_weight", "fill", [], weight.shape, weight.dtype, gradient_of=weight)
+    flops, losses = 0, []
+    for i in range(count):
+        rows = x.rows * (i + 1) // count - x.rows * i // count
+        flops = 2 * rows * classes * width
+        how: dict[str, Any] = {"flops": flops, "kernel": "gemm", "computes": x.dtype}
+        part, part_of_weight = rows * width * ITEM_BYTES[x.dtype], weight.size
+        logits = t.op(
+            f"lm_head.{i}", "matmul", [inside, head], (rows, classes), x.dtype, sizes=(rows, classes, width),
+            accessed=part + part_of_weight + rows * classes * ITEM_BYTES[x.dtype], **how,
+        )  # fmt: skip
+        losses.append(
+            t.ops(f"loss.{i}", "softmax", [labels], [((rows,), "fp32")], mutates=[logits])[0]
+        )
+        t.ops(f"loss.{i}.grad_input", "matmul", [logits, head], [], mutates=[whole], sizes=(rows, width, classes),
+              accessed=logits.size + part_of_weight + part, **how)  # fmt: skip
+        t.ops(f"loss.{i}.grad_weight", "matmul", [logits, inside], [], mutates=[learns], sizes=(classes, width, rows),
+              accessed=logits.size + part + 2 * learns.size, **how)  # fmt: skip
+    loss = t.op("loss", "reduction", losses, SCALAR, "fp32")
+    loss = replace(loss, node=t.alias(x).node)
+
+    def gradient(g: Value) -> None:
+        t.ops("loss.scale", "elementwise", [g], [], mutates=[whole, learns])
+        t.give(x, whole)
+        t.give(weight, learns)
+
+    t.note(loss, gradient)
+    return loss
+
+
+def _wider(a: Value, b: Value) -> Value:
+    return a if prod(a.shape) >= prod(b.shape) else b
+
+
+def _wider_dtype(a: Value, b: Value) -> str:
+    return max(a.dtype, b.dtype, key=ITEM_BYTES.__getitem__)
+
+
+def _same(value: Value, g: Value) -> Value | None:
+    return value if prod(value.shape) == prod(g.shape) else None
+
+
+def _reduced(t: Tape, g: Value, value: Value, label: str) -> Value:
+    """``g`` added up to the shape of ``value``, if that is smaller."""
+    if prod(value.shape) == prod(g.shape):
+        return g.view(*value.shape)
+    return t.op(f"{label}.grad_sum", "reduction", [g], value.shape, value.dtype, gradient_of=value)

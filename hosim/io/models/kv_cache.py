@@ -1,0 +1,177 @@
+"""The keys and values that a decoder keeps of earlier tokens: whole, or in blocks of which
+attention reads some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from hosim.analysis.costmodel.kernels import NO_WINDOW
+from hosim.data.graph_parts import NEW, PAST
+from hosim.io.models.config import Decoder, Run, key_heads
+from hosim.io.models.packed import CACHES, FOR_TRANSFER, PACKINGS
+from hosim.io.models.tape import Tape, Value
+
+
+class Written(TypedDict, total=False):
+    """The arguments of an op that writes to a cache."""
+
+    mutates: Sequence[Value]
+    overwrites: Sequence[Value]
+
+
+def written(decoding: bool, *kept: Value) -> Written:
+    """Return how an op writes new tokens to tensors of a cache: those of a prompt are all, and one
+    of a step is a part or among others.
+    """
+    whole = decoding and not any([value.parts for value in kept])
+    return {"mutates": kept} if whole else {"overwrites": [value.part(NEW) for value in kept]}
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """One layer's cache as two tensors, allocated from the start for all tokens that it keeps: keys
+    and values, or latents and theirs.
+    """
+
+    first: Value
+    second: Value
+    decoding: bool
+
+    def update(
+        self, t: Tape, first: Value, second: Value
+    ) -> tuple[Value, Value, tuple[Value, ...]]:
+        """Write new tokens; returns what attention reads: the cache when decoding, else what was
+        written, and the other tensors with it.
+        """
+        for new, kept, label in (
+            (first, self.first, "cache_first"),
+            (second, self.second, "cache_second"),
+        ):
+            t.ops(
+                label,
+                "scatter",
+                [new],
+                [],
+                **written(self.decoding, kept),
+                accessed=new.size + replace(kept, shape=new.shape).size,
+            )
+        if not self.decoding:
+            return first, second, ()
+        if self.first.dtype in FOR_TRANSFER:
+            pair = ((self.first, first, "unpack_first"), (self.second, second, "unpack_second"))
+            whole = [
+                t.op(label, "copy", [kept], kept.shape, new.dtype) for kept, new, label in pair
+            ]
+            return whole[0], whole[1], ()
+        if self.first.shape[:3] == self.second.shape[:3] and len(self.first.shape) == 4:
+            return self.first, self.second, ()
+        batch, tokens, rank = (
+            self.first.shape
+        )  # latents: one head of keys, which are the values too
+        keys = replace(self.first, shape=(batch, 1, tokens, rank + self.second.shape[-1]))
+        return keys, keys, (replace(self.second, shape=(0,)),)
+
+
+def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
+    """The cache of the layer whose scope it is; ``None`` where nothing is kept."""
+    if (
+        config.shares_keys
+        or run.training
+        or (run.phase == "prefill" and not run.cache)
+        or (run.phase == "decode" and run.kv_block is not None)
+    ):
+        return None
+    tokens = min(
+        run.context if run.phase == "decode" else run.sequence, config.sliding_window or NO_WINDOW
+    )
+    if not config.kv_lora_rank:
+        return held_heads(
+            t, run, tokens, key_heads(config, run), config.head_dim, values=config.v_head_dim
+        )
+    first, second = [
+        t.held(
+            name,
+            (run.batch, tokens, width),
+            run.dtype,
+            "kv_cache",
+            run.cache_home,
+            parts=parts_of_cache(run, (run.batch, tokens, width)),
+        )
+        for name, width in (
+            ("latent_cache", config.kv_lora_rank),
+            ("rope_cache", config.qk_rope_head_dim),
+        )
+    ]
+    return Cache(first, second, run.phase == "decode")
+
+
+def parts_of_cache(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
+    """Return, for a cache [..., tokens, width] that a step reads and adds one token to, what was
+    there, and the token.
+    """
+    *outer, tokens, width = shape
+    return (
+        {PAST: (*outer, tokens - 1, width), NEW: (*outer, 1, width)}
+        if run.phase == "decode"
+        else None
+    )
+
+
+def held_heads(
+    t: Tape, run: Run, tokens: int, heads: int, width: int, *, values: int = 0, grows: bool = True
+) -> Cache:
+    """The keys and values of ``tokens`` tokens, of the attention whose scope it is; ``grows``: a
+    step adds a token to them.
+
+    ``values``: how wide these are, if not as keys.
+    """
+    dtype, computes = run.dtype, ""
+    if run.cache_dtype is not None:
+        dtype = CACHES[run.cache_dtype]
+        computes = PACKINGS[dtype].computes
+    made = []
+    for name, wide in (("k_cache", width), ("v_cache", values or width)):
+        shape = (run.batch, heads, tokens, wide)
+        parts = parts_of_cache(run, shape) if grows else None
+        made.append(
+            t.held(name, shape, dtype, "kv_cache", run.cache_home, computes=computes, parts=parts)
+        )
+    first, second = made
+    return Cache(first, second, run.phase == "decode")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCache:
+    """One layer's keys and values, or latents and rotated keys, in blocks of tokens, in order; the
+    last of ``window`` is being written.
+
+    A block is [2, batch, heads, tokens, width], or [1, batch, 1, tokens, width of both] for
+    latents.
+    """
+
+    sinks: tuple[Value, ...]
+    older: tuple[Value, ...]
+    window: tuple[Value, ...]
+
+
+def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
+    """The cache of the layer whose scope it is, in blocks; the older ones live in
+    ``run.cache_home``.
+    """
+    assert run.kv_block is not None
+    count = -(-run.context // run.kv_block)
+    first = min(run.sink_blocks, count)
+    last = max(first, count - run.window_blocks)
+    if config.kv_lora_rank:
+        shape = (1, run.batch, 1, run.kv_block, config.kv_lora_rank + config.qk_rope_head_dim)
+    else:
+        shape = (2, run.batch, key_heads(config, run), run.kv_block, config.head_dim)
+    homes = [run.cache_home if first <= n < last else None for n in range(count)]
+    blocks = [
+        t.held(str(n), shape, run.dtype, "kv_cache", home, of="kv_blocks")
+        for n, home in enumerate(homes)
+    ]
+    return BlockCache(tuple(blocks[:first]), tuple(blocks[first:last]), tuple(blocks[last:]))

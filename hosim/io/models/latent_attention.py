@@ -1,0 +1,228 @@
+"""Attention over latent vectors, one a token, from which keys and values are made (DeepSeek-V2)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hosim.analysis.costmodel.kernels import NO_WINDOW
+from hosim.io.models.attention import AttentionKernel, attention, rotated, rotated_pairs
+from hosim.io.models.collectives import all_reduced, replicated
+from hosim.io.models.config import Decoder, Run
+from hosim.io.models.dense import factor, projected
+from hosim.io.models.functions import concatenated, copied, linear, split
+from hosim.io.models.kv_cache import Cache, make_blocks, parts_of_cache, written
+from hosim.io.models.norms import layer_norm, rms_norm
+from hosim.io.models.sparse_attention import keys_read, select_blocks, sparse_attention
+from hosim.io.models.tape import Tape, Value
+
+# -- the index of latent attention -----------------------------------------------------------------
+
+
+def latents_seen(
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    x: Value,
+    latent: Value | None,
+    turns: tuple[Value, Value] | None,
+) -> int:
+    """The number of latents that a query sees at most; emits the ops that choose them.
+
+    Heads of queries from their own ``latent`` are multiplied with one key a token, which is kept;
+    the sum of what is positive of their products, by weights from ``x``, is the score of a token
+    for a query. A layer that takes another one's choice has no such ops.
+    """
+    if not config.index_topk:
+        return NO_WINDOW
+    if not config.index_n_heads or latent is None:
+        return config.index_topk
+    batch, tokens, _ = x.shape
+    heads, width = config.index_n_heads, config.index_head_dim
+    with t.scope("indexer"):
+        q = projected(t, run, "wq_b", latent, heads * width)
+        k = projected(t, run, "wk", x, width)
+        with t.scope("k_norm"):
+            k = layer_norm(
+                t,
+                k,
+                t.parameter("weight", (width,), run.dtype),
+                t.parameter("bias", (width,), run.dtype),
+            )
+        if turns is not None:
+            q, k = [
+                rotated(t, y, *turns, fused=True, label=f"rope_{name}")
+                for name, y in (("q", q), ("k", k))
+            ]
+        weights = linear(
+            t,
+            x,
+            t.parameter("weights_proj.weight", (heads, x.shape[-1]), run.dtype),
+            label="weights_proj",
+        )
+        keys, kept = _kept(t, run, k)
+        flops = 2 * batch * heads * tokens * keys.shape[1] * width
+        scores = t.op(
+            "scores", "matmul", [q, keys, weights], (batch, tokens, keys.shape[1]), flops=flops
+        )
+        t.op("topk", "sort", [scores], (batch, tokens, min(kept, config.index_topk)), "int64")
+    return config.index_topk
+
+
+def _kept(t: Tape, run: Run, k: Value) -> tuple[Value, int]:
+    """The keys that queries are compared with, and how many there are: those of the cache in
+    decoding, else the new ones.
+    """
+    tokens = run.context if run.phase == "decode" else run.sequence
+    if run.training or (run.phase == "prefill" and not run.cache):
+        return k, tokens
+    shape = (k.shape[0], tokens, k.shape[-1])
+    cache = t.held(
+        "index_cache",
+        shape,
+        run.dtype,
+        "kv_cache",
+        run.cache_home,
+        parts=parts_of_cache(run, shape),
+    )
+    accessed = k.size + replace(cache, shape=k.shape).size
+    t.ops(
+        "cache_index",
+        "scatter",
+        [k],
+        [],
+        **written(run.phase == "decode", cache),
+        accessed=accessed,
+    )
+    return (cache if run.phase == "decode" else k), tokens
+
+
+# -- latent attention ------------------------------------------------------------------------------
+
+
+def latent_attention(
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    x: Value,
+    turns: tuple[Value, Value] | None,
+    mask: Value | None,
+    cache: Cache | None,
+) -> Value:
+    """Keys and values from one latent vector a token, which is what the cache keeps (DeepSeek-V2).
+
+    Devices that share heads each make all latent vectors, or those of their own tokens, and add up
+    the gradients of these.
+    """
+    batch, tokens, hidden = x.shape[0], run.tokens, x.shape[-1]
+    heads = config.num_attention_heads // run.tensor
+    nope, turned = config.qk_nope_head_dim, config.qk_rope_head_dim
+    wide, rank = config.v_head_dim, config.kv_lora_rank
+    found, q = _queries(t, config, run, x, heads * (nope + turned))
+    q_pass, q_turn = split(
+        t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q"
+    )
+    both = _product(t, run, x, "kv_a_proj_with_mqa", rank + turned)
+    latent, k_turn = split(t, both, (rank, turned), "split_kv")
+    latent = replicated(t, run, _normed(t, run, "kv_a_layernorm", latent))
+    k_turn = replicated(t, run, k_turn)
+    if turns is not None:
+        cos, sin = turns
+        q_turn = rotated_pairs(t, q_turn, cos, sin, fused=run.fused, label="rope_q")
+        k_turn = rotated_pairs(t, k_turn, cos, sin, fused=run.fused, label="rope_k")
+    seen = latents_seen(t, config, run, x, found, turns)
+    up = t.parameter(
+        "kv_b_proj.weight", (heads * (nope + wide), rank), run.dtype
+    )  # engines unpack it, as decoding takes its halves apart
+    if run.phase == "decode":
+        y = _absorbed(t, config, run, q_pass, q_turn, latent, k_turn, up, cache, seen)
+    else:
+        if cache is not None:
+            cache.update(t, latent, k_turn)
+        q = concatenated(t, (q_pass, q_turn), "cat_q").view(batch, heads, tokens, nope + turned)
+        expanded = linear(t, latent, up, label="kv_b_proj").view(batch, tokens, heads, nope + wide)
+        k_pass, v = split(t, expanded, (nope, wide), "split_kv_b")
+        k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
+        select_blocks(t, run, q, heads)
+        v = v.view(batch, heads, tokens, wide)
+        window = min(seen, keys_read(config, run))
+        kernel = AttentionKernel(run.attention, causal=True, window=window)
+        y = attention(t, q, k, v, kernel, mask, again=run.recompute_attention)
+        if run.attention in ("math", "scores"):
+            # its result lies in the order of heads, and is put in that of tokens
+            y = copied(t, y, label="contiguous")
+    y = y.view(batch, tokens, heads * wide)
+    return all_reduced(t, run, _product(t, run, y, "o_proj", hidden))
+
+
+def _product(t: Tape, run: Run, x: Value, name: str, wide: int) -> Value:
+    """The product with a weight of this name, which makes rows so wide."""
+    return linear(t, x, factor(t, run, f"{name}.weight", (wide, x.shape[-1])), label=name)
+
+
+def _normed(t: Tape, run: Run, name: str, y: Value) -> Value:
+    with t.scope(name):
+        return rms_norm(t, y, t.parameter("weight", y.shape[-1:], run.dtype), fused=run.fused)
+
+
+def _queries(
+    t: Tape, config: Decoder, run: Run, x: Value, width: int
+) -> tuple[Value | None, Value]:
+    """The latent vectors of the queries, if they have such, and the queries, so wide."""
+    if not config.q_lora_rank:
+        return None, _product(t, run, replicated(t, run, x), "q_proj", width)
+    down = _product(t, run, x, "q_a_proj", config.q_lora_rank)
+    found = replicated(t, run, _normed(t, run, "q_a_layernorm", down))
+    return found, _product(t, run, found, "q_b_proj", width)
+
+
+def _absorbed(
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    q_pass: Value,
+    q_turn: Value,
+    latent: Value,
+    k_turn: Value,
+    up: Value,
+    cache: Cache | None,
+    seen: int,
+) -> Value:
+    """Attention over ``seen`` of the latents: the queries take up the keys' half of ``up``, the
+    result its values' half.
+    """
+    batch, tokens, heads, nope = q_pass.shape
+    rank, wide = config.kv_lora_rank, config.v_head_dim
+    if cache is not None:
+        keys, _, extra = cache.update(t, latent, k_turn)
+        keys = replace(keys, shape=(*keys.shape[:2], min(keys.shape[2], seen), keys.shape[3]))
+    half = replace(up, shape=(heads, nope, rank))
+    rows = batch * tokens
+    flops, sizes = 2 * rows * heads * nope * rank, (rows, heads * rank, nope)
+    absorbed = t.op(
+        "absorb_k",
+        "matmul",
+        [q_pass, half],
+        (batch, tokens, heads, rank),
+        flops=flops,
+        kernel="gemm",
+        sizes=sizes,
+    )
+    q = concatenated(t, (absorbed, q_turn), "cat_q").view(
+        batch, heads, tokens, rank + q_turn.shape[-1]
+    )
+    if cache is not None:
+        values = keys.view(*keys.shape[:-1], rank)
+        y = attention(t, q, keys, values, AttentionKernel(causal=True), extra=extra)
+    else:
+        y = sparse_attention(t, run, q, (latent, k_turn), make_blocks(t, config, run), rank)
+    half = replace(up, shape=(heads, wide, rank))
+    flops, sizes = 2 * rows * heads * wide * rank, (rows, heads * wide, rank)
+    return t.op(
+        "absorb_v",
+        "matmul",
+        [y, half],
+        (batch, tokens, heads, wide),
+        flops=flops,
+        kernel="gemm",
+        sizes=sizes,
+    )

@@ -1,0 +1,228 @@
+"""The optimizer step: AdamW as one kernel per parameter, on the device or on the processor of a
+tier below.
+
+On another processor (``run.optimizer_on``) it is that of ZeRO-Offload (J. Ren et al., ATC 2021): it
+reads the gradient, reads and writes the fp32 parameter and moments in that tier, and writes the
+parameter in the dtype of the step there, from where it goes back to the device. ``run.update`` is
+one of :data:`UPDATES`:
+
+``synchronous``
+    It begins when every gradient is there, as checks for overflow and clipping by the norm of all
+    gradients have it (DeepSpeed).
+``speculative``
+    It begins with the first gradient, and takes them in the order in which the backward pass makes
+    them; a step that a check rejects would be undone (SuperOffload, X. Lian et al., arXiv
+    2509.21271). Undoing is not modelled.
+``delayed``
+    It runs beside the passes with the gradients of the step before, and the parameters change at
+    the end of the step (ZeRO-Offload's delayed parameter update). Of a parameter there are two
+    copies in the tier of the processor for a while, and of a gradient, too; that of this step takes
+    the place of the one before by a change of pointers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from hosim.errors import InputError
+from hosim.io.models.config import Run
+from hosim.io.models.tape import Learned, Tape, TapedOp, Value
+
+UPDATES = ("synchronous", "speculative", "delayed")
+"""The times at which an optimizer on another processor than the device's may run."""
+
+
+def has_master(run: Run) -> bool:
+    """Return whether an fp32 copy of each parameter is kept beside it; a shard of ZeRO's third
+    stage is fp32 itself.
+    """
+    return run.dtype != "fp32" and run.states_dtype is None and run.zero != 3
+
+
+def adamw(
+    t: Tape,
+    run: Run,
+    learned: Learned,
+    *,
+    master: bool,
+    after: Sequence[str] | None = None,
+    is_shard: bool = False,
+) -> list[Value]:
+    """The states of a parameter, or shard of one, that has a gradient: its two moments and, with
+    ``master``, the fp32 parameter that it rounds.
+
+    The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in
+    ``run.states_home``. The kernel reads the gradient, and reads and writes the states. On another
+    processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all
+    streams. With ``is_shard`` what it writes there are tensors of their own, the device's parts of
+    the parameters, which are returned; other devices have the other parts.
+    """
+    with t.scope("optimizer"):
+        if run.optimizer_on is not None:
+            either = (
+                "/" in run.optimizer_on
+            )  # as on the device, where an update waits for its gradient alone
+            waits = [] if either else list(t.last_ops.values()) if after is None else list(after)
+            there, here = _first_share(learned, run.optimizer_share)
+            shards = _on_another(
+                t,
+                run,
+                run.optimizer_on,
+                there,
+                master,
+                waits if run.update == "synchronous" else [],
+                is_shard,
+            )
+            _on_device(t, replace(run, states_home=None), here, master)
+            return shards
+        _on_device(t, run, learned, master)
+    return []
+
+
+@dataclass(frozen=True)
+class RootedParameter:
+    """A parameter whose moments are new, with the ``root`` of the second one; ``changed`` is it and
+    its fp32 copy, if it has one.
+    """
+
+    parameter: Value
+    changed: list[Value]
+    first: Value
+    root: Value
+
+
+def moments_by_parts(t: Tape, run: Run, learned: Learned, master: bool) -> list[RootedParameter]:
+    """The first part of AdamW as torch's ``foreach`` implementation does it: new moments of all
+    parameters, and the root of each second one, which all live until :func:`update_by_parts`.
+
+    Each elementwise function is a pass over memory: the first moment is read and written with the
+    gradient, the second one three times (scaled, the gradient's square added, its root taken).
+    """
+    found = []
+    with t.scope("optimizer"):
+        for parameter, gradient in learned:
+            *copies, first, second = _states(t, parameter, master, run)
+            (root,) = t.ops(
+                f"{parameter.tensor}.moments",
+                "optimizer",
+                [gradient],
+                [(second.shape, second.dtype)],
+                mutates=[first, second],
+                accessed=2 * gradient.size + 2 * first.size + 5 * second.size + second.size,
+            )
+            found.append(RootedParameter(parameter, [parameter, *copies], first, root))
+    return found
+
+
+def update_by_parts(t: Tape, rooted: Sequence[RootedParameter]) -> None:
+    """The rest of it: the parameter decays, the root is corrected and bounded, and the parameter
+    goes by the first moment over it; a pass over memory each.
+    """
+    with t.scope("optimizer"):
+        for each in rooted:
+            full = each.changed[-1]
+            rounded = each.parameter.size if full is not each.parameter else 0
+            t.ops(
+                each.parameter.tensor,
+                "optimizer",
+                [each.first, each.root],
+                [],
+                mutates=each.changed,
+                accessed=4 * full.size + 5 * each.root.size + each.first.size + rounded,
+            )
+
+
+def _first_share(learned: Learned, share: float) -> tuple[Learned, Learned]:
+    """The first parameters, with that share of all elements at most, and the others. Raises
+    :class:`InputError` where the first one has more.
+    """
+    most, so_far = share * sum([prod(p.shape) for p, _ in learned]), 0
+    for k, (parameter, _) in enumerate(learned):
+        so_far += prod(parameter.shape)
+        if so_far > most:
+            if share and not k:
+                raise InputError(
+                    f"the first parameter, {parameter.tensor}, has more than that of all",
+                    where="optimizer_share",
+                )
+            return learned[:k], learned[k:]
+    return learned, []
+
+
+def _on_device(t: Tape, run: Run, learned: Learned, master: bool) -> None:
+    for parameter, gradient in learned:
+        states = _states(t, parameter, master, run)
+        written = sum([2 * state.size for state in states]) + parameter.size * (1 if master else 2)
+        t.ops(
+            parameter.tensor,
+            "optimizer",
+            [gradient],
+            [],
+            mutates=[parameter, *states],
+            accessed=gradient.size + written,
+        )
+
+
+def _states(t: Tape, parameter: Value, master: bool, run: Run) -> list[Value]:
+    moments = run.states_dtype or "fp32"
+    kept = [("master", "fp32")] * master + [("exp_avg", moments), ("exp_avg_sq", moments)]
+    size = (prod(parameter.shape),)
+    return [
+        t.held(f"{parameter.tensor}.{name}", size, dtype, "optimizer_state", run.states_home)
+        for name, dtype in kept
+    ]
+
+
+def _on_another(
+    t: Tape,
+    run: Run,
+    processor: str,
+    learned: Learned,
+    master: bool,
+    after: Sequence[str],
+    is_shard: bool,
+) -> list[Value]:
+    """The updates on the processor of a tier; without ``master`` what it writes is the parameter
+    that it has read.
+    """
+    shards: list[Value] = []
+    applied: list[tuple[Value, Value]] = []
+    kept: list[tuple[Value, Value]] = []
+    for parameter, gradient in learned if run.update == "synchronous" else reversed(learned):
+        states = _states(t, parameter, master, run)
+        read, written = gradient, parameter
+        if run.update == "delayed":
+            read = Value(f"{parameter.tensor}.previous_grad", gradient.shape, gradient.dtype)
+            t.builder.tensor(read.tensor, read.size, "gradient", processor, persistent=True)
+            written = replace(parameter, tensor=f"{parameter.tensor}.next")
+            t.builder.tensor(written.tensor, written.size, "activation")
+            applied.append((parameter, written))
+            kept.append((gradient, read))
+        elif is_shard:
+            written = replace(parameter, tensor=f"{parameter.tensor}.shard")
+            t.builder.tensor(written.tensor, written.size, "activation")
+            shards.append(written)
+        of_states = sum([2 * state.size for state in states])
+        accessed = read.size + of_states + parameter.size * (1 if master else 2)
+        changed, replaced = (states, [written]) if master else ([parameter, *states], [])
+        with t.on(processor):
+            t.ops(
+                parameter.tensor,
+                "optimizer",
+                [read],
+                [],
+                mutates=changed,
+                overwrites=replaced,
+                accessed=accessed,
+                deps=after,
+            )
+    with t.on(processor):
+        for gradient, previous in kept:
+            name, at_once = f"{gradient.tensor}.keep", TapedOp(accessed=0, duration_ns=0)
+            t.ops(name, "copy", [gradient], [], overwrites=[previous], **at_once)
+    for parameter, new in applied:
+        name, accessed = f"{parameter.tensor}.apply", 2 * parameter.size
+        t.ops(name, "copy", [new], [], overwrites=[parameter], accessed=accessed)
+    return shards

@@ -1,0 +1,193 @@
+"""The weights of a model as a file of llama.cpp has them: the size of each by its type, beside the
+shape that a builder gives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from types import MappingProxyType
+from typing import Any
+
+from hosim.errors import InputError
+from hosim.io.models.config_keys import Keys
+from hosim.io.models.gguf_names import gguf_names_in
+from hosim.io.models.value import Value
+from hosim.io.models.weight_bytes import WEIGHTS_OF_MODELS
+from hosim.plain_text import counted
+from hosim.units import human_size
+
+
+@dataclass(frozen=True, slots=True)
+class GgufType:
+    """``block`` elements of a row are ``size`` bytes together."""
+
+    name: str
+    block: int
+    size: int
+
+
+_LISTED: tuple[tuple[int, str, int, int], ...] = (
+    *((0, "F32", 1, 4), (1, "F16", 1, 2), (30, "BF16", 1, 2), (28, "F64", 1, 8), (24, "I8", 1, 1), (25, "I16", 1, 2), (26, "I32", 1, 4)),
+    *((27, "I64", 1, 8), (2, "Q4_0", 32, 18), (3, "Q4_1", 32, 20), (6, "Q5_0", 32, 22), (7, "Q5_1", 32, 24), (8, "Q8_0", 32, 34)),
+    *((9, "Q8_1", 32, 36), (10, "Q2_K", 256, 84), (11, "Q3_K", 256, 110), (12, "Q4_K", 256, 144), (13, "Q5_K", 256, 176)),
+    *((14, "Q6_K", 256, 210), (15, "Q8_K", 256, 292), (16, "IQ2_XXS", 256, 66), (17, "IQ2_XS", 256, 74), (18, "IQ3_XXS", 256, 98)),
+    *((19, "IQ1_S", 256, 50), (20, "IQ4_NL", 32, 18), (21, "IQ3_S", 256, 110), (22, "IQ2_S", 256, 82), (23, "IQ4_XS", 256, 136)),
+    *((29, "IQ1_M", 256, 56), (34, "TQ1_0", 256, 54), (35, "TQ2_0", 256, 66), (39, "MXFP4", 32, 17)),
+    *((40, "NVFP4", 64, 36), (41, "Q1_0", 128, 18)),
+)  # fmt: skip
+
+TYPES: Mapping[int, GgufType] = MappingProxyType(
+    {number: GgufType(name, block, size) for number, name, block, size in _LISTED}
+)
+"""Types by number: the table of ggml's ``gguf-py/gguf/constants.py`` (``GGML_QUANT_SIZES``)."""
+
+BY_NAME: Mapping[str, GgufType] = MappingProxyType({each.name: each for each in TYPES.values()})
+
+
+def bytes_of(name: str, elements: int) -> int:
+    """Bytes of so many elements of a type, which are whole blocks.
+
+    >>> bytes_of("Q4_K", 4096), bytes_of("MXFP4", 64), bytes_of("F32", 3)
+    (2304, 34, 12)
+    """
+    found = BY_NAME[name]
+    return elements // found.block * found.size
+
+
+def computes_of(size: int, elements: int) -> str:
+    """The dtype of an op beside operands in 16 bits that reads ``elements`` in ``size`` bytes;
+    empty: that of its other operands.
+
+    >>> computes_of(4608, 8192), computes_of(34, 32), computes_of(2, 1)
+    ('int4_weights', 'int8_weights', '')
+    """
+    bits = 8 * size / elements
+    return "int4_weights" if bits <= 6 else "int8_weights" if bits < 16 else ""
+
+
+GGUF = "gguf"
+"""The key under which a config has what the header of a GGUF says of its weights: type and elements
+of each by name.
+"""
+
+_NO_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
+"""Tables of llama.cpp's own that are no weights of the model."""
+
+
+class StoredWeights:
+    """The weights of a file by name, each with its type and its elements; it remembers which of
+    them a builder has asked for.
+    """
+
+    def __init__(self, weights: Mapping[str, Sequence[Any]]) -> None:
+        self._weights = weights
+        self._used: set[str] = set()
+        self._missing: list[str] = []
+
+    def as_stored(self, value: Value, kind: str) -> Value:
+        """A tensor that a builder makes, of a ``kind``, with what it takes in the file; itself
+        where the file has none of it.
+        """
+        learned = kind in WEIGHTS_OF_MODELS
+        found = (
+            self.of(value.tensor, value.shape, is_learned=learned)
+            if learned or kind == "buffer"
+            else None
+        )
+        return (
+            value
+            if found is None
+            else replace(value, stored=found[:2], computes=value.computes or found[2])
+        )
+
+    def of(
+        self, tensor: str, shape: Sequence[int], *, is_learned: bool = True
+    ) -> tuple[int, int, str] | None:
+        """Bytes and elements of a builder's tensor in the file, and the dtype of an op that reads
+        it; ``None`` where the file has none.
+
+        A file has to have what ``is_learned``, and may have others.
+        Raises :class:`InputError` where the file has another number of elements.
+        """
+        names = gguf_names_in(tensor, self._weights)
+        if not names:
+            if is_learned and tensor not in self._missing:
+                self._missing.append(tensor)
+            return None
+        self._used.update(names)
+        elements = sum([self._weights[name][1] for name in names])
+        if elements != prod(shape):
+            have = (
+                f"{' and '.join(names)} have {elements:,} elements"
+                if len(names) > 1
+                else f"{names[0]} has {elements:,} elements"
+            )
+            raise InputError(
+                f"{have}, and {tensor} of the model that its metadata describes has "
+                f"{prod(shape):,}",
+                where=f"model.{GGUF}",
+            )
+        size = sum([bytes_of(*self._weights[name]) for name in names])
+        return size, elements, computes_of(size, elements)
+
+    def left_out(self, layers: int | None) -> tuple[str, ...]:
+        """A line for weights of the file that the step does not have, of its first ``layers``, and
+        one for those that the file lacks.
+        """
+        lines = []
+        unused = [
+            name
+            for name in self._weights
+            if name not in self._used
+            and name not in _NO_WEIGHTS
+            and _layer(name) < (layers or 2**40)
+        ]
+        if unused:
+            size = sum([bytes_of(*self._weights[name]) for name in unused])
+            lines.append(
+                f"weights of the file that the model as built has not: {_some(unused)} "
+                f"({human_size(size)})"
+            )
+        if self._missing:
+            lines.append(
+                f"weights that the file has not by a known name: {_some(self._missing)}, in the "
+                "dtype of the run"
+            )
+        return tuple(lines)
+
+
+def _some(names: Sequence[str]) -> str:
+    return names[0] + (f" and {counted(len(names) - 1, 'other')}" if len(names) > 1 else "")
+
+
+def _layer(name: str) -> int:
+    first, _, rest = name.partition(".")
+    return (
+        int(rest.partition(".")[0]) if first == "blk" and rest.partition(".")[0].isdecimal() else -1
+    )
+
+
+def stored_weights(keys: Keys) -> StoredWeights | None:
+    """Return the weights that a config has under :data:`GGUF`; ``None`` where it has nothing.
+    Raises :class:`InputError`.
+    """
+    said = keys.value(GGUF)
+    if said is None:
+        return None
+    if not isinstance(said, Mapping):
+        raise keys.refusal(GGUF, "expected a mapping of weights by name")
+    for name, weight in said.items():
+        known = (
+            isinstance(weight, (list, tuple))
+            and len(weight) == 2
+            and weight[0] in BY_NAME
+            and type(weight[1]) is int
+        )
+        if not known or not 0 < weight[1] <= 2**50 or weight[1] % BY_NAME[weight[0]].block:
+            raise keys.refusal(
+                f"{GGUF}.{name}",
+                "expected the type of a weight and its number of elements, in whole blocks",
+            )
+    return StoredWeights(said)

@@ -1,0 +1,75 @@
+"""A tensor of a model in a shape, as the functions that models are made of see it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+from hosim.data.graph_parts import part_name
+from hosim.io.models.packed import PACKINGS, packed_bytes
+
+ITEM_BYTES = {
+    "fp64": 8,
+    "fp32": 4,
+    "bf16": 2,
+    "fp16": 2,
+    "fp8": 1,
+    "int64": 8,
+    "int32": 4,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+"""Bytes of an element by dtype; the widest floating ones first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none.
+
+    ``dtype`` may be one of :data:`~hosim.io.models.packed.PACKINGS`, in groups of ``group``;
+    ``computes`` is that of an op that multiplies it. ``parts``: of a tensor that is held in parts,
+    those that are meant (:meth:`Tape.held`). ``stored``: the bytes and the elements of all of it in
+    a file, where these say what it takes and not its dtype.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    node: int = 0
+    group: int = 0
+    computes: str = ""
+    parts: tuple[str, ...] = ()
+    stored: tuple[int, int] | None = None
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The names of the tensors that hold it."""
+        return tuple([part_name(self.tensor, part) for part in self.parts]) or (self.tensor,)
+
+    def part(self, *names: str) -> Value:
+        """Return, for a tensor that is held in parts, those of these names that it has; one that is
+        not is the same.
+        """
+        return replace(self, parts=tuple([part for part in self.parts if part in names]))
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        if self.stored is not None:
+            size, elements = self.stored
+            return prod(self.shape) * size // elements
+        if self.dtype in PACKINGS:
+            return packed_bytes(self.shape, self.dtype, self.group)
+        return prod(self.shape) * ITEM_BYTES[self.dtype]
+
+    @property
+    def rows(self) -> int:
+        """The size of the last dimension."""
+        return prod(self.shape[:-1])
+
+    def view(self, *shape: int) -> Value:
+        """The same elements in another shape or order; it launches nothing, and so does its
+        gradient.
+        """
+        return replace(self, shape=shape)

@@ -1,0 +1,56 @@
+"""Tell whether the weights of a builder are those of the checkpoint that a config is from, by their
+bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hosim.graph import Graph
+from hosim.io.models.config_keys import Keys
+from hosim.units import LARGEST, human_percent, human_size
+
+INDEX = "model.safetensors.index.json"
+"""The key under which a config has what the index of its checkpoint says."""
+
+WEIGHTS_OF_MODELS = frozenset({"parameter", "expert"})
+"""Kinds of tensors that a checkpoint has."""
+_TOLERANCE = 0.02
+_ASKED = ("dtype", "weights", "group", "packed", "activations")
+
+
+def stated_bytes(keys: Keys) -> int:
+    """The bytes of all weights that the files of a checkpoint have; 0 where nothing says so. Raises
+    :class:`InputError`.
+    """
+    metadata = keys.inside(INDEX).inside("metadata")
+    found = metadata.value("total_size")
+    if found is not None and (type(found) is not int or not 0 < found <= LARGEST):
+        raise metadata.refusal("total_size", f"expected a number of bytes, got {found!r}")
+    return found or 0
+
+
+def other_bytes(
+    model: object, given: Mapping[str, Any], build: Callable[[str, Mapping[str, Any]], Graph]
+) -> tuple[str, ...]:
+    """A line where the weights of the whole model, packed as a run has them, differ by more than 2
+    % from those of its checkpoint.
+    """
+    stated = stated_bytes(Keys(model)) if isinstance(model, Mapping) else 0
+    if not stated or not isinstance(model, Mapping):
+        return ()
+    whole = {key: value for key, value in model.items() if key != INDEX}
+    graph = build("whole", {"model": whole, **{key: given[key] for key in _ASKED if key in given}})
+    built = sum([tensor.size_bytes for tensor in graph.tensors if tensor.kind in WEIGHTS_OF_MODELS])
+    if abs(built - stated) <= _TOLERANCE * stated:
+        return ()
+    more = (
+        human_percent(built / stated - 1, signed=True)
+        if built < 2 * stated
+        else f"{built / stated:.3g}x"
+    )
+    return (
+        f"weights as the checkpoint's files have them: {human_size(stated)}; as built "
+        f"{human_size(built)} ({more})",
+    )

@@ -1,0 +1,243 @@
+"""Placement: the tiers below the device tier as one memory, and the rule that picks a tier for each
+tensor.
+
+A placement rule puts the tiers in an order of preference for each tensor; the first one with room
+for as long as the tensor needs it takes it, so that what fills up spills to the next. The rules:
+
+* ``nearest``: ``ddr``, ``pool``, ``nvme``, then others, the quickest to read first; the caller's
+  order.
+* ``fastest``: by the time that the tensor takes there and back.
+* ``balanced``: the tier whose channels will be done first with all that was put there and this:
+  bytes spread as bandwidth does.
+* ``by_kind``: what each step uses once goes far (``optimizer_state`` to ``nvme``), parameters and
+  experts to the ``pool``, what is short-lived to ``ddr``; the rest, and where there is no such
+  tier, as ``fastest``. ``by_kind/KIND=TIER/...`` names other tiers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from hosim.analysis.costmodel import machine_of_copies
+from hosim.analysis.costmodel.transfers import way_ns
+from hosim.errors import InputError
+from hosim.graph import KINDS, Graph
+from hosim.hardware import Hardware
+from hosim.units import human_size
+
+NEAREST, FASTEST, BALANCED, BY_KIND = PLACEMENTS = ("nearest", "fastest", "balanced", "by_kind")
+
+PLANNED = "planned"
+"""What is no rule: each tensor goes where the planner of a policy puts it, to the tier where most
+of its transfers is hidden.
+"""
+
+KIND_TIERS: Mapping[str, str] = MappingProxyType({
+    "optimizer_state": "nvme",
+    "parameter": "pool",
+    "expert": "pool",
+    "gradient": "ddr",
+    "activation": "ddr",
+    "kv_cache": "ddr",
+})  # fmt: skip
+"""Where ``by_kind`` puts each kind, if there is such a tier and it has room."""
+
+_BUCKETS = 4096
+"""Room is kept by so many spans of ops at most: graphs with more ops than this are rounded up to
+whole spans.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A rule of :data:`PLACEMENTS`, and the tiers that ``by_kind`` was told for some kinds."""
+
+    rule: str = FASTEST
+    kinds: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_placement(text: str, hardware: Hardware) -> Placement:
+    """The placement that a policy's parameter asks for; raises :class:`InputError` on an unknown
+    rule, kind or tier.
+    """
+    rule, *pairs = text.split("/")
+    if rule not in PLACEMENTS or (pairs and rule != BY_KIND):
+        raise InputError(
+            f"expected one of {', '.join(PLACEMENTS)}, or by_kind/KIND=TIER/..., got {text!r}",
+            source="placement",
+        )
+    kinds = {}
+    for pair in pairs:
+        kind, _, tier = pair.partition("=")
+        check_kind(kind, "placement")
+        if tier not in hardware.tier_index or tier == hardware.device_tier:
+            below = ", ".join(t.name for t in hardware.tiers if t.name != hardware.device_tier)
+            raise InputError(f"no tier {tier!r} below (tiers: {below})", source="placement")
+        kinds[kind] = tier
+    return Placement(rule, kinds)
+
+
+def planned_placement(text: str, hardware: Hardware) -> Placement | None:
+    """Like :func:`read_placement`, but none for :data:`PLANNED`."""
+    return None if text == PLANNED else read_placement(text, hardware)
+
+
+def check_kind(kind: str, parameter: str) -> None:
+    """Raise :class:`InputError` unless there are tensors of that kind; ``parameter`` is where
+    somebody named it.
+    """
+    if kind not in KINDS:
+        raise InputError(
+            f"no kind {kind!r} of tensors (kinds: {', '.join(KINDS)})", source=parameter
+        )
+
+
+class TierSpace:
+    """Room in the tiers below over the step: bytes held by op position, from what starts there and
+    what is put there.
+
+    The account is that of the plan's order: a copy counts from the op after which it is stored to
+    the end of its tensor's life. ``tiers`` are those of the caller's choice, the preferred one
+    first; ``initial`` has what is where at time 0.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        hardware: Hardware,
+        tiers: Sequence[str],
+        initial: Mapping[int, Sequence[str]],
+        placement: Placement | None = None,
+    ) -> None:
+        self._graph = graph
+        self._hardware = hardware
+        self._end = len(graph.ops)
+        self._span = -(-(self._end + 1) // _BUCKETS)
+        self.tiers = tuple(tiers)
+        self._placement = placement or Placement()
+        self.capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
+        spans = self._end // self._span + 1
+        self._free = {name: np.full(spans, self.capacity[name], dtype=np.int64) for name in tiers}
+        self._placed: dict[int, tuple[str, int]] = {}
+        self._load = dict.fromkeys(tiers, 0)
+        self._times: dict[tuple[str, int], int] = {}
+        for t, where in initial.items():
+            for tier in where:
+                if tier in self._free:
+                    self._free[tier] -= graph.tensors[t].size_bytes
+                    self.use(t, tier)
+        self._initial = {t: set(where) for t, where in initial.items()}
+        total = sum([tensor.size_bytes for tensor in graph.tensors])
+        self._ample = {
+            name: self.capacity[name] >= 2 * total for name in tiers
+        }  # room for all at once, beside what starts there
+        self._full: set[str] = set()
+
+    def order(self, tensor: int) -> Sequence[str]:
+        """The tiers in the order in which the placement rule prefers them for a tensor, now; all of
+        them.
+        """
+        rule, size = self._placement.rule, self._graph.tensors[tensor].size_bytes
+        if rule == NEAREST:
+            return self.tiers
+        if rule == BALANCED:
+            spent = {tier: self._round_trip(tier, size) for tier in self.tiers}
+            return sorted(
+                self.tiers, key=lambda tier: (self._load[tier] + spent[tier], spent[tier])
+            )
+        quickest = sorted(self.tiers, key=lambda tier: self._round_trip(tier, size))
+        if rule == BY_KIND:
+            kind = self._graph.tensors[tensor].kind
+            wanted = self._placement.kinds.get(kind, KIND_TIERS.get(kind))
+            quickest.sort(key=lambda tier: tier != wanted)
+        return quickest
+
+    def fits(self, tensor: int, start: int, tier: str) -> bool:
+        """Return whether the tier has room for the tensor from op position ``start`` on (or has it
+        already).
+        """
+        if self._ample[tier] or tier in self._initial.get(tensor, ()):
+            return True
+        begin, end = self._spans(tensor, start)
+        if tensor in self._placed:
+            placed, since = self._placed[tensor]
+            if placed != tier:
+                return False
+            end = min(end, since // self._span)
+        free = self._free[tier][begin:end]
+        if not len(free) or int(free.min()) >= self._graph.tensors[tensor].size_bytes:
+            return True
+        self._full.add(tier)
+        return False
+
+    def place(self, tensor: int, start: int, tiers: Iterable[str] | None = None) -> str | None:
+        """The tier that takes the tensor from op position ``start`` on, the first in :meth:`order`,
+        or of ``tiers``, with room.
+
+        ``None`` if none has it. What is placed stays placed: asked again, it is the same tier, from
+        the earlier start on.
+        """
+        size = self._graph.tensors[tensor].size_bytes
+        if tensor in self._placed:
+            tier, since = self._placed[tensor]
+            if start < since:
+                if not self.fits(tensor, start, tier):
+                    return None
+                begin, _ = self._spans(tensor, start)
+                self._free[tier][begin : since // self._span] -= size
+                self._placed[tensor] = (tier, max(start, 0))
+            return tier
+        for tier in self.order(tensor) if tiers is None else tiers:
+            if tier in self._initial.get(tensor, ()):
+                return tier  # its own place is kept for it
+            if self.fits(tensor, start, tier):
+                begin, end = self._spans(tensor, start)
+                self._free[tier][begin:end] -= size
+                self.use(tensor, tier)
+                self._placed[tensor] = (tier, max(start, 0))
+                return tier
+        return None
+
+    def use(self, tensor: int, tier: str) -> None:
+        """Count the tensor's round trip towards the load of the tier's channels, which the rule
+        ``balanced`` evens out.
+
+        What no op uses makes none.
+        """
+        if self._graph.users[tensor]:
+            self._load[tier] += self._round_trip(tier, self._graph.tensors[tensor].size_bytes)
+
+    def full(self) -> str:
+        """In words, the tiers that had no room for something, and what they hold at most."""
+        lines = []
+        for tier in self.tiers:
+            if tier in self._full:
+                held = self.capacity[tier] - int(self._free[tier].min(initial=self.capacity[tier]))
+                lines.append(
+                    f"{tier} is full: {human_size(held)} of {human_size(self.capacity[tier])} are "
+                    "taken"
+                )
+        return "; ".join(lines)
+
+    def _spans(self, tensor: int, start: int) -> tuple[int, int]:
+        """The spans of ops that the tensor's copy is there for, if it is put there at ``start``."""
+        users = self._graph.users[tensor]
+        end = self._end + 1 if self._graph.survives[tensor] or not users else users[-1] + 1
+        return max(start, 0) // self._span, -(-end // self._span)
+
+    def _round_trip(self, tier: str, size: int) -> int:
+        """Nanoseconds there and back, alone; a direction without a way counts nothing."""
+        key = tier, size
+        if key not in self._times:
+            hardware, device = (
+                machine_of_copies(self._graph, self._hardware),
+                self._hardware.device_tier,
+            )
+            self._times[key] = (way_ns(hardware, tier, device, size) or 0) + (
+                way_ns(hardware, device, tier, size) or 0
+            )
+        return self._times[key]
