@@ -15,7 +15,7 @@ from hosim.graph import GraphBuilder, Tensor
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
 from hosim.report import of_studies, printing
-from hosim.report.listed import devices
+from hosim.report.of_replays import devices
 from hosim.report.of_studies import predictions, robustness, to_dict
 from hosim.result import DeviceFigures, Result, Spread
 from hosim.study import Mispredictions
