@@ -100,7 +100,6 @@ COLUMNS: Mapping[str, TableColumn] = MappingProxyType(
         "moved_ops": TableColumn("ops\nmoved"),
         "of_budget": TableColumn("of\nbudget", _share),
         "of_memory": TableColumn("of\nmemory", _share),
-        "of_step": TableColumn("of the\nstep", _share),
         "utilization": TableColumn("utilization", _share),
         "overlapped": TableColumn("overlapped", _share),
         "contention_ns": TableColumn("contention"),
