@@ -6,7 +6,8 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.analysis import critical_path, earliest_starts, stream_predecessors, tails
+from hosim.analysis import critical_path, tails
+from hosim.data.stream_order import earliest_starts, stream_predecessors
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 
 
