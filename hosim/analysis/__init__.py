@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from hosim.analysis.happens_before import HappensBefore
     from hosim.analysis.liveness import (
         USUAL_DEVICE_TIER,
-        Numbers,
         StaticPeak,
-        edited_curve,
         homes_below,
         idle_below,
         largest_op,
@@ -41,7 +39,8 @@ else:
             "critical_path": "critical_path tails",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
-            "liveness": "Numbers StaticPeak USUAL_DEVICE_TIER edited_curve homes_below idle_below "
+            "edited_curve": "Numbers edited_curve",
+            "liveness": "StaticPeak USUAL_DEVICE_TIER homes_below idle_below "
             "largest_op live_ranges needed_bytes static_curve static_peak",
             "pressure_points": "excess_of",
             "stage_messages": "StageExchange bubbles exchanges",

@@ -213,6 +213,18 @@ class Op:
     def without(self, tensors: Container[int]) -> Op:
         """The op as if it did not use these tensors.
 
+        Parameters
+        ----------
+        tensors
+            Positions of tensors.
+
+        Returns
+        -------
+        Op
+            A copy.
+
+        Examples
+        --------
         >>> Op("f", "matmul", inputs=(0, 1), outputs=(2,)).without({1}).uses
         (0, 2)
         """

@@ -525,7 +525,9 @@ class _Stepping:
             self.exchanges.begin(lambda buffer: self.fakes[id(buffer)])
         with torch.enable_grad():
             value = loss_of(called, self.given, self.loss)
-            now = dict((*self.model.named_parameters(), *self.model.named_buffers()))
+            # FSDP itself puts gathered parameters in the place of shards
+            parameters = () if isinstance(self.exchanges, Shards) else self.model.named_parameters()
+            now = dict((*parameters, *self.model.named_buffers()))
             for key, tensor in held.items():
                 if now.get(key, tensor) is not tensor:
                     kind = "buffer" if tensor.is_leaf and not tensor.requires_grad else "parameter"
