@@ -136,7 +136,7 @@ CASES: dict[str, Case] = {
     ),
     "falcon-nvme": (spec(model="falcon-7b", phase="decode", batch=16, context=8192, cache_home="nvme"), "h100-80gb-cxl", "70%", 1),
     "gpt2xl-6": (spec(model="gpt2-xl", phase="train", batch=4, sequence=1024, layers=6), "a100-80gb-sxm", "75%", 1),
-    "gpt2xl-12-30": (spec(model="gpt2-xl", phase="train", batch=4, sequence=1024, layers=12), "h100-80gb-sxm", "30%", 1),
+    "ds-decode-nvme": (shipped("deepseek-v3-decode-slice"), "rtx-5090", "25%", 8),
     "dit-12": (spec(model="dit-xl-2", phase="train", batch=16, layers=12), "rtx-4090", "60%", 1),
     "four-layers": (spec(model="llama-3.1-8b", phase="prefill", layers=4, batch=1, sequence=4096), "h100-80gb-sxm", "75%", 1),
     "unet": (made("unet"), "rtx-pro-6000", "45%", 1),
