@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import hosim
 from hosim.cli.main import app
 from hosim.report.listed import EXTRAS
 from hosim.version import __version__
@@ -45,6 +46,7 @@ def test_the_doctor_says_what_is_missing_for_what(
     (tmp_path / "a" / "kept").write_bytes(b"12345")
     found = json.loads(CliRunner().invoke(app, ["doctor", "--json"]).stdout)
     assert (found["hosim"], found["packages"]) == (__version__, {"numpy": "2.0"})
+    assert found["at"] == str(Path(hosim.__file__).resolve().parent)
     assert found["cache"] == {"folder": str(tmp_path), "files": 1, "bytes": 5}
     assert {extra["extra"]: extra["missing"] for extra in found["extras"]} == {
         "torch": ["transformers>=5"],

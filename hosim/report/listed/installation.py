@@ -51,7 +51,7 @@ def installation(cache: Path, workloads: int, profiles: int) -> dict[str, Any]:
     sizes = list(_sizes(cache))
     return {
         "hosim": __version__,
-        "at": str(Path(__file__).resolve().parent.parent),
+        "at": str(Path(__file__).resolve().parents[2]),
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": os.cpu_count(),
