@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         plan_fingerprint,
     )
     from hosim.analysis.critical_path import critical_path, tails
+    from hosim.analysis.edited_curve import Numbers, edited_curve
     from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
     from hosim.analysis.happens_before import HappensBefore
     from hosim.analysis.liveness import (
@@ -37,11 +38,11 @@ else:
             "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse "
             "plan_fingerprint",
             "critical_path": "critical_path tails",
+            "edited_curve": "Numbers edited_curve",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
-            "edited_curve": "Numbers edited_curve",
-            "liveness": "StaticPeak USUAL_DEVICE_TIER homes_below idle_below "
-            "largest_op live_ranges needed_bytes static_curve static_peak",
+            "liveness": "StaticPeak USUAL_DEVICE_TIER homes_below idle_below largest_op live_ranges "
+            "needed_bytes static_curve static_peak",
             "pressure_points": "excess_of",
             "stage_messages": "StageExchange bubbles exchanges",
         },

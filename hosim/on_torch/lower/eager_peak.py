@@ -16,6 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+_UNSIZED = (torch.ops.aten.mkldnn_rnn_layer.default,)
+"""Ops that make a buffer whose size torch does not know beforehand."""
+
 
 class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
     """Counts the bytes of fake storages that are alive, and their most."""
@@ -25,6 +28,7 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
     def __init__(self) -> None:
         super().__init__()
         self.peak_bytes = 0
+        self.is_known = True
         self._bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}  # by address, unique among the living
 
@@ -48,6 +52,7 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        self.is_known &= func not in _UNSIZED
         self.see(result)
         return result
 
@@ -56,8 +61,8 @@ def eager_peak_bytes(held: Iterable[Any], run: Callable[[], object]) -> int | No
     """The most bytes that are alive while ``run`` runs on fakes: of ``held``, which outlive it, and
     of what it makes.
 
-    ``None`` where it cannot run so: it looks at what tensors contain, or at a device that is not
-    here.
+    ``None`` where it cannot run so, as it looks at what tensors contain, or at a device that is not
+    here; or where it makes a buffer of unknown size, as an LSTM on the CPU does.
     """
     alive = _Alive()
     alive.see(list(held))
@@ -66,4 +71,4 @@ def eager_peak_bytes(held: Iterable[Any], run: Callable[[], object]) -> int | No
             run()
     except Exception:  # whatever torch and the user's code raise, which ran while it was traced
         return None
-    return alive.peak_bytes
+    return alive.peak_bytes if alive.is_known else None
