@@ -100,6 +100,22 @@ def test_what_lives_below_leaves_once_it_is_stored_after_its_last_use() -> None:
         assert moved == [(STORE, position), (DETACH, position)]
 
 
+def test_what_is_written_first_and_has_its_home_below_is_stored_whatever_its_absences() -> None:
+    def build(b: GraphBuilder) -> None:
+        b.tensor("cache", 10, "kv_cache", "ddr", persistent=True)
+        b.op("fill", "op", outputs=["cache"], duration_ns=10)
+        b.op("other", "op", duration_ns=50)
+        b.op("read", "op", inputs=["cache"], duration_ns=10)
+
+    problem = analyse(graph(build), machine())
+    away = TensorChoice("ddr", HOME, {0: 1})
+    stays = away.without(0)
+    assert stays in reached(problem, {0: away}, 0)
+    for choice in (stays, *reached(problem, {0: away}, 0)):
+        assert choice is not None
+        assert cost(problem, 50, {0: choice}) is not None
+
+
 def test_a_return_goes_ahead_of_another_that_is_issued_after_the_same_op() -> None:
     # the queue is by the ops that wait, use and then again; a turn before use's puts what again
     # waits for first

@@ -91,7 +91,7 @@ class ChoiceMoves:
                 )
                 return {t: choice.with_store(gap.after, moved)}
         changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
-        return {t: kept(rng.choice(changes))} if changes else {}
+        return {t: kept(self.problem, t, rng.choice(changes))} if changes else {}
 
     def neighbours(
         self, choices: Choices, gaps: Sequence[Gap], lines: Queues | None = None
@@ -106,7 +106,7 @@ class ChoiceMoves:
         for t, listed in by_tensor.items():
             choice = choices.get(t)
             for changed in self._decisions(t, choice, listed):
-                yield {t: kept(changed)}
+                yield {t: kept(self.problem, t, changed)}
             for gap in listed if choice is not None else ():
                 assert choice is not None
                 back = choice.away.get(gap.after)
@@ -271,7 +271,7 @@ class ChoiceMoves:
             if len(choice.away) > 1 and one.after in choice.away and one.after != AT_START
             else None
         )
-        return {one.tensor: kept(left), u: taken}
+        return {one.tensor: kept(self.problem, one.tensor, left), u: taken}
 
     def _decisions(
         self, t: int, choice: TensorChoice | None, gaps: Sequence[Gap]
@@ -346,9 +346,14 @@ def _turns(own: int, t: int, line: Sequence[tuple[int, int]]) -> list[int]:
     return [turn for turn in dict.fromkeys(found) if turn != own]
 
 
-def kept(choice: TensorChoice | None) -> TensorChoice | None:
-    """A choice that moves nothing is none."""
-    return choice if choice is not None and (choice.away or choice.start == BELOW) else None
+def kept(problem: Problem, t: int, choice: TensorChoice | None) -> TensorChoice | None:
+    """A choice that moves nothing is none; what lies below at both ends of the step moves, whatever
+    its absences.
+    """
+    moves = choice is not None and (
+        choice.away or choice.start == BELOW or t in problem.starts_below
+    )
+    return choice if moves else None
 
 
 def _positions(gap: Gap) -> list[int | None]:

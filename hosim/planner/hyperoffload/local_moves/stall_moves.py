@@ -316,9 +316,10 @@ class StallMoves:
             if choice is None or own.after not in choice.away:
                 continue
             if own.after != AT_START:
-                changes[own.tensor] = kept(choice.without(own.after))
+                changes[own.tensor] = kept(self._problem, own.tensor, choice.without(own.after))
             elif own.tensor not in self._problem.starts_below:
-                changes[own.tensor] = kept(choice.without(own.after).having(start=start))
+                up = choice.without(own.after).having(start=start)
+                changes[own.tensor] = kept(self._problem, own.tensor, up)
         return changes
 
     def _other_tier(self, gap: Gap) -> Changes:
