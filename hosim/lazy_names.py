@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,9 @@ def lazy_names(
         def __setattr__(self, name: str, value: object) -> None:
             if not (name in home and isinstance(value, ModuleType)):
                 super().__setattr__(name, value)
+
+        def __reduce__(self) -> tuple[Callable[[str], ModuleType], tuple[str]]:
+            return import_module, (room,)  # a function that names it goes to another process
 
     def get(
         name: str,

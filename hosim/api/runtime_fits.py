@@ -9,6 +9,7 @@ from typing import Any
 
 from hosim.api.inputs import machine
 from hosim.api.one_plan import plan, replay
+from hosim.base.files.reading import name_of_file
 from hosim.data.runtime import NONE, ONE, Runtime
 from hosim.errors import HosimError, InputError
 from hosim.extensions import added
@@ -66,9 +67,9 @@ def runtime_fit(
     >>> mine.name, mine.speed.one_row
     ('mine', True)
     """
-    found = base if isinstance(base, Runtime) else runtime_named(os.fspath(base))
-    runs = read_logged_runs(path)
-    beside = [_beside(run, found, os.fspath(path)) for run in runs]
+    found, source = runtime_named(base), name_of_file(path)
+    runs = read_logged_runs(source)
+    beside = [_beside(run, found, source) for run in runs]
     kinds = {
         "inference" if "blocks" in run.figures else _kind(load_named(run.workload)) for run in runs
     }

@@ -6,6 +6,7 @@ import functools
 import inspect
 import pickle
 import re
+import threading
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -234,7 +235,7 @@ def test_a_function_that_fails_fails_alone() -> None:
 
 def test_a_function_of_a_notebook_goes_to_other_processes() -> None:
     """They cannot import it, so it goes along whole; plain pickles refuse it."""
-    mine = lambda graph, hardware, budget, k=1: Plan(graph)  # noqa: E731
+    mine = lambda graph, hardware, budget, k=1: hosim.Plan(graph)  # noqa: E731
     yours = lambda *given: None  # noqa: E731
     asked, other = (Question(GRAPH, MACHINE, as_choice(function)) for function in (mine, yours))
     there = pickle.loads(zlib.decompress(pack(asked).content))
@@ -249,6 +250,13 @@ def test_a_function_of_a_notebook_goes_to_other_processes() -> None:
     packed = [pack(Question(GRAPH, MACHINE, as_choice(function))) for function in made]
     assert len({one.digest for one in packed}) == len({one.key for one in packed}) == len(made)
     assert digest(Question(GRAPH, MACHINE, as_choice(enclosing("a")))) == packed[2].digest
+
+
+def test_a_function_that_holds_what_cannot_go_along_is_refused() -> None:
+    lock = threading.Lock()
+    mine = lambda graph, hardware, budget: Plan(graph, str(lock))  # noqa: E731
+    with pytest.raises(InputError, match="cannot go to another process"):
+        pack(Question(GRAPH, MACHINE, as_choice(mine)))
 
 
 def keeps(word: str, graph: hosim.Graph, hardware: hosim.Hardware, budget_bytes: int) -> Plan:

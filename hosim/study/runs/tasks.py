@@ -57,7 +57,7 @@ def pack(question: Question) -> Packed:
     bare = replace(question, graph=Graph(graph.name, graph.tensors, graph.ops, graph.meta))
     try:
         content = zlib.compress(_dumped(bare), 1)
-    except (pickle.PicklingError, RecursionError) as error:
+    except (pickle.PicklingError, RecursionError, TypeError) as error:
         why = "has values that cannot go to another process"
         raise InputError(
             f"a policy of your own {why}: {one_line(str(error), 100)}", source="policy"
