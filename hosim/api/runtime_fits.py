@@ -9,7 +9,7 @@ from typing import Any
 
 from hosim.api.inputs import machine
 from hosim.api.one_plan import plan, replay
-from hosim.base.files.reading import name_of_file
+from hosim.base.files import name_of_file
 from hosim.data.runtime import NONE, ONE, Runtime
 from hosim.errors import HosimError, InputError
 from hosim.extensions import added
