@@ -81,7 +81,7 @@ def served(setup: ServeSetup) -> Served:
     from hosim.serving import ROUTERS, serve_disaggregated, serve_on_instances, serve_requests
 
     limits, router = setup.limits, ROUTERS[setup.router]
-    asked = [replace(one, arrival_ns=one.arrival_ns + setup.request_ns) for one in setup.requests]
+    asked = _later(setup.requests, setup.request_ns)
     blocks, time_of = setup.blocks, setup.time_of
     how: dict[str, Any] = {"ahead": setup.ahead, "kv": setup.kv, "weights": setup.weights}
     if setup.link is not None:
@@ -94,10 +94,17 @@ def served(setup: ServeSetup) -> Served:
     else:
         found = serve_on_instances(asked, limits, blocks, time_of, setup.instances, router, **how)
     again = partial(_served_in_draw, setup) if is_drawn(setup) else None
-    arrived = tuple(
-        replace(one, arrival_ns=one.arrival_ns - setup.request_ns) for one in found.requests
-    )
+    arrived = _later(found.requests, -setup.request_ns)
     return replace(found, requests=arrived, about=setup.about, again=again)
+
+
+def _later(requests: Sequence[Request], by_ns: int) -> tuple[Request, ...]:
+    """The requests, arriving so much later; as they are where that is no time, as each copy is
+    checked anew.
+    """
+    if not by_ns:
+        return tuple(requests)
+    return tuple([replace(one, arrival_ns=one.arrival_ns + by_ns) for one in requests])
 
 
 def _served_in_draw(setup: ServeSetup, draw: int) -> Served | None:
