@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.serving.disaggregated import PrefillEngine, serve_disaggregated
+    from hosim.serving.disaggregated import ServingEngine, serve_disaggregated
     from hosim.serving.engine_loop import serve_requests
     from hosim.serving.engine_memory import cache_blocks, cache_room, engine_limits, weight_room
     from hosim.serving.goodput import beyond, latency_limits, statistic_limits
@@ -31,7 +31,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "disaggregated": "PrefillEngine serve_disaggregated",
+            "disaggregated": "ServingEngine serve_disaggregated",
             "engine_loop": "serve_requests",
             "engine_memory": "cache_blocks cache_room engine_limits weight_room",
             "goodput": "beyond latency_limits statistic_limits",
@@ -49,7 +49,7 @@ else:
 
 __all__ = [
     "MANY_ITERATIONS", "ROUTERS", "EngineLimits", "Iteration", "MeasuredRequests", "ModelledIterations",
-    "PrefillEngine", "Sample", "Scheduler", "Served", "WaitingByPriority", "as_served",
+    "Sample", "Scheduler", "Served", "ServingEngine", "WaitingByPriority", "as_served",
     "beside_measured", "beyond", "cache_blocks", "cache_room", "check_measured", "end_columns", "engine_limits",
     "fitted_overhead_ns", "latency_limits", "overhead_warning", "read_measured_requests",
     "read_recorded_iterations", "serve_defaults", "serve_disaggregated", "serve_on_instances", "serve_requests",

@@ -131,8 +131,8 @@ class SentByLayers:
 
 
 @dataclass(frozen=True)
-class PrefillEngine:
-    """An engine that prefills: the blocks of its cache, and what its iterations take."""
+class ServingEngine:
+    """What an engine is: the blocks of its cache, and what its iterations take."""
 
     blocks: int
     time_of: IterationTime
@@ -141,15 +141,14 @@ class PrefillEngine:
 def serve_disaggregated(
     requests: Sequence[Request],
     limits: EngineLimits,
-    blocks: int,
-    time_of: IterationTime,
+    decoder: ServingEngine,
     decodes: int,
     router: Router,
     link: KvLink,
     *,
     ahead: bool = True,
     kv: KvSetup | None = None,
-    prefill: PrefillEngine | None = None,
+    prefill: ServingEngine | None = None,
     weights: WeightSetup | None = None,
 ) -> Served:
     """Like :func:`hosim.serving.instances.serve_on_instances`, on engines that prefill, whose
@@ -168,11 +167,11 @@ def serve_disaggregated(
     """
     clock = SteppedClock()
     prefills = link.peers.senders
-    count = prefills + decodes
+    blocks, count = decoder.blocks, prefills + decodes
     channels = link.channels(clock, count)
     pools = [None] * count if kv is None else kv(clock, blocks, count, channels)
     swaps = kv is not None and kv.swaps
-    first = prefill or PrefillEngine(blocks, time_of)
+    first = prefill or decoder
     by_layers = link.layers > 1
     arrivals = Arrivals(
         clock, requests, lambda number: offer_by(router, number, engines[:prefills], chosen)
@@ -247,7 +246,7 @@ def serve_disaggregated(
     streams = streams_of(weights, channels)
     for i, scheduler in enumerate(schedulers):
         sends = partial(begins, i) if i < prefills and by_layers else None
-        own, goes_on = (first.time_of, hand_over) if i < prefills else (time_of, None)
+        own, goes_on = (first.time_of, hand_over) if i < prefills else (decoder.time_of, None)
         engines.append(
             Engine(
                 clock,

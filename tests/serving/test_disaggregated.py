@@ -21,8 +21,8 @@ from hosim.errors import InputError
 from hosim.serving import (
     ROUTERS,
     EngineLimits,
-    PrefillEngine,
     Scheduler,
+    ServingEngine,
     serve_disaggregated,
     serve_requests,
 )
@@ -75,8 +75,7 @@ def served(
     return serve_disaggregated(
         requests,
         EngineLimits(8, most, 4),
-        blocks,
-        ns,
+        ServingEngine(blocks, ns),
         decodes,
         ROUTERS[router],
         link,
@@ -281,7 +280,7 @@ def test_what_either_engine_has_is_known_when_layers_are_sent():
     assert found.handed.figures.bytes == 12 + 6
 
 
-FIRST = PrefillEngine(2, lambda iteration: 5 + iteration.tokens)
+FIRST = ServingEngine(2, lambda iteration: 5 + iteration.tokens)
 
 
 def test_engines_that_prefill_are_unlike_the_others():

@@ -14,7 +14,13 @@ from test_kv_tiers import POLICIES, chained
 from test_shared_tiers import Shared
 from toy_tiers import GB, toy_machine, toy_ns
 
-from hosim.serving import ROUTERS, EngineLimits, serve_disaggregated, serve_on_instances
+from hosim.serving import (
+    ROUTERS,
+    EngineLimits,
+    ServingEngine,
+    serve_disaggregated,
+    serve_on_instances,
+)
 from hosim.serving.blocks import KvLink, KvSetup, Peers
 
 LIMITS = st.builds(EngineLimits, st.integers(1, 12), st.integers(1, 5), st.just(4), st.booleans())
@@ -65,8 +71,9 @@ def test_what_holds_for_any_requests(
     if prefills:
         peers = Peers(prefills, None if tier else GB, tier)
         link = KvLink("toy", setup.machine, setup.block_bytes, setup.per_host, peers)
+        decoder = ServingEngine(blocks, ns)
         found = serve_disaggregated(
-            requests, limits, blocks, ns, others, ROUTERS[router], link, ahead=ahead, kv=kv
+            requests, limits, decoder, others, ROUTERS[router], link, ahead=ahead, kv=kv
         )
     else:
         found = serve_on_instances(

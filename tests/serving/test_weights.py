@@ -23,6 +23,7 @@ from hosim.serving import (
     EngineLimits,
     Iteration,
     ModelledIterations,
+    ServingEngine,
     serve_disaggregated,
     serve_on_instances,
     serve_requests,
@@ -187,8 +188,7 @@ def test_engines_that_prefill_and_those_that_decode_have_weights_each():
     found = serve_disaggregated(
         [Request(0, 8, 1)],
         LIMITS,
-        20,
-        toy_ns,
+        ServingEngine(20, toy_ns),
         1,
         round_robin,
         link,

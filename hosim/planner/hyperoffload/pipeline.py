@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import Plan
@@ -43,7 +44,6 @@ def plan(
     hardware: Hardware,
     budget_bytes: int,
     *,
-    policy: str = "hyperoffload",
     effort: float = 1.0,
     seed: int = 0,
     placement: Placement | None = None,
@@ -55,9 +55,7 @@ def plan(
     some rule says where that does better. Raises :class:`InfeasibleError`, naming the budget below
     which no plan can exist, if nothing fits.
     """
-    return search(
-        graph, hardware, budget_bytes, policy=policy, effort=effort, seed=seed, placement=placement
-    ).plan
+    return search(graph, hardware, budget_bytes, effort=effort, seed=seed, placement=placement).plan
 
 
 def search(
@@ -65,32 +63,28 @@ def search(
     hardware: Hardware,
     budget_bytes: int,
     *,
-    policy: str = "hyperoffload",
-    effort: float = 1.0,
-    work: int | None = None,
-    within: float = 0.0,
     alpha: float | None = None,
     seed: int = 0,
     placement: Placement | None = None,
     arms: Sequence[Arm] = (),
     needed: Sequence[Arm] = (),
     judge: Judge = replay,
+    **ends: Any,
 ) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result.
 
-    ``work`` and ``within`` end the search before its effort does
-    (:class:`hosim.planner.hyperoffload.search.Ends`). ``alpha`` adds sweeps by the cost of the
-    description (:mod:`hosim.planner.hyperoffload.selection`). ``arms`` are more of them than
-    the planner's own; those ``needed`` are gone through to the end whatever the effort, unless
+    ``ends`` are fields of :class:`hosim.planner.hyperoffload.search.Ends`. ``alpha`` adds sweeps by
+    the cost of the description (:mod:`hosim.planner.hyperoffload.selection`). ``arms`` are more of
+    them than the planner's own; those ``needed`` are gone through to the end whatever the effort, unless
     nothing waits or something else has ended the search. ``judge`` replays the plans that are
     compared.
     """
-    ends = Ends(effort, work, within)
+    when = Ends(**ends)
     run = Search(
         graph,
         hardware,
         min(budget_bytes, hardware.device.capacity_bytes),
-        policy,
+        "hyperoffload",
         seed,
         judge,
         nearer=placement is None,
@@ -99,15 +93,15 @@ def search(
     try:
         if placement is None:
             described = [] if alpha is None else [ranking(alpha)]
-            run.run(arms, [*_OF_EACH, *described], _LATER, needed, ends)
+            run.run(arms, [*_OF_EACH, *described], _LATER, needed, when)
         else:
-            run.run(arms, (sweeping(placement), fitting), (), needed, ends)
+            run.run(arms, (sweeping(placement), fitting), (), needed, when)
         if run.chosen is None or run.chosen.outcome.cost.infeasible:
             raise InfeasibleError(
                 _explain(run), report=(run.chosen and run.chosen.outcome.result.error) or ""
             )
         chosen = run.tidied(run.chosen, faster=False)
-        return _judged(*_steadiest(run, chosen, [] if within else run.alike()), run.tried)
+        return _judged(*_steadiest(run, chosen, [] if when.within else run.alike()), run.tried)
     finally:
         run.planning.add(run.work.done)
 

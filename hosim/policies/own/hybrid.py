@@ -110,7 +110,6 @@ def plan(
             graph,
             hardware,
             budget_bytes,
-            effort=1.0,
             seed=0,
             reorder=None,
             recompute=None,
@@ -127,7 +126,7 @@ def plan(
         _check_cache(cache, sizes.op)
         try:
             found = hyperoffload.search(
-                backbone, hardware, budget_bytes - cache, policy="hybrid", placement=rule
+                backbone, hardware, budget_bytes - cache, placement=rule
             ).plan
         except InfeasibleError as error:
             beside = f"beside a cache of {human_size(cache)} for experts"

@@ -33,9 +33,6 @@ def plan(
     hardware: Hardware,
     budget_bytes: int,
     *,
-    effort: float,
-    work: int | None = None,
-    within: float = 0.0,
     alpha: float | None = None,
     seed: int,
     reorder: bool | None,
@@ -43,12 +40,13 @@ def plan(
     placement: str = PLANNED,
     judge: Judge = replay,
     rivals: bool = True,
+    **ends: Any,
 ) -> Plan:
     """The best plan that the planner finds within the budget; raises
     :class:`hosim.errors.InfeasibleError` if none.
 
-    ``effort``, ``work`` and ``within`` say where the search ends, and ``alpha`` adds a ranking
-    (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the
+    ``effort``, ``work`` and ``within`` say where the search ends (``ends``), and ``alpha`` adds a
+    ranking (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the
     order of the ops, and run some of them again; ``None`` lets it where the workload says that its
     ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of
     :mod:`hosim.planner.schedule.tiers_below.placement`, or
@@ -71,15 +69,8 @@ def plan(
     arms, needed = [rewriting(reorder, recompute)], [asking_rivals(asked)] if rivals else []
     given = graph, hardware, budget_bytes
     try:
-        asked_for: Mapping[str, Any] = {
-            "effort": effort,
-            "work": work,
-            "within": within,
-            "alpha": alpha,
-        }
-        found = search(
-            *given, **asked_for, seed=seed, placement=rule, arms=arms, needed=needed, judge=judge
-        )
+        sought: Mapping[str, Any] = {"alpha": alpha, "seed": seed, "judge": judge, **ends}
+        found = search(*given, placement=rule, arms=arms, needed=needed, **sought)
         return sturdier(found.plan, hardware, budget_bytes, judge)
     except InfeasibleError:
         if not rivals:

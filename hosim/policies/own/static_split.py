@@ -58,16 +58,15 @@ def plan(
     hardware: Hardware,
     budget_bytes: int,
     *,
-    weights: float | None = None,
-    cache: float | None = None,
-    states: float | None = None,
-    activations: float | None = None,
     ahead: int | None = None,
     buffers: int | None = None,
     spread: str | Choose = EVEN,
     placement: str = FASTEST,
+    **shares: float | None,
 ) -> Plan:
-    """The plan. Each of some dozen shares that are tried costs O(uses log uses)."""
+    """The plan; ``shares`` are ``weights``, ``cache``, ``states`` and ``activations``. Each of some
+    dozen shares that are tried costs O(uses log uses).
+    """
     residency = Plan(graph).residency(hardware.device_tier)
     at_home = starts_below(graph, hardware)
     stored_back = {t for t in residency if graph.writers[t]}
@@ -87,7 +86,6 @@ def plan(
     def lacking(tensors: Sequence[int], way: int) -> int:
         return stays.peak_bytes(stays_of(tensors, leads[way])) - budget_bytes
 
-    shares = {"weights": weights, "cache": cache, "states": states, "activations": activations}
     chosen, way = tensors_below(graph, shares, spread, len(leads), lacking)
     space = space_below(
         graph, hardware, {t: residency[t] for t in at_home}, read_placement(placement, hardware)

@@ -19,7 +19,7 @@ from hosim.plain_text import shown
 from hosim.serving import (
     EngineLimits,
     ModelledIterations,
-    PrefillEngine,
+    ServingEngine,
     cache_blocks,
     cache_room,
     engine_limits,
@@ -94,7 +94,7 @@ class ServeSetup:
     router: str
     decodes: int
     link: KvLink | None
-    prefill: PrefillEngine | None
+    prefill: ServingEngine | None
     kv: KvSetup | None
     weights: WeightSetup | None
     about: Mapping[str, Any]
@@ -162,7 +162,7 @@ def read_setup(
     unlike = None
     if first is not None:
         first.check_lengths(limits.token_budget, max(one.prompt_tokens for one in listed))
-        unlike = PrefillEngine(
+        unlike = ServingEngine(
             cache_blocks(first, limits, share) if asked.blocks is None else held, first
         )
     room = (

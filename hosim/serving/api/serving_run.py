@@ -78,7 +78,13 @@ def serve(
 
 def served(setup: ServeSetup) -> Served:
     """The requests of a setup, served."""
-    from hosim.serving import ROUTERS, serve_disaggregated, serve_on_instances, serve_requests
+    from hosim.serving import (
+        ROUTERS,
+        ServingEngine,
+        serve_disaggregated,
+        serve_on_instances,
+        serve_requests,
+    )
 
     limits, router = setup.limits, ROUTERS[setup.router]
     asked = _later(setup.requests, setup.request_ns)
@@ -86,9 +92,8 @@ def served(setup: ServeSetup) -> Served:
     how: dict[str, Any] = {"ahead": setup.ahead, "kv": setup.kv, "weights": setup.weights}
     if setup.link is not None:
         ways = setup.decodes, router, setup.link
-        found = serve_disaggregated(
-            asked, limits, blocks, time_of, *ways, prefill=setup.prefill, **how
-        )
+        decoder = ServingEngine(blocks, time_of)
+        found = serve_disaggregated(asked, limits, decoder, *ways, prefill=setup.prefill, **how)
     elif setup.instances == 1:
         found = serve_requests(asked, limits, blocks, time_of, **how)
     else:
