@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from rendered import facts
 
 from hosim import engine
 from hosim.analysis.remarks import (
@@ -93,13 +94,9 @@ def test_the_answer_in_a_sentence() -> None:
         NoOffload("fits", 10**6, 2**20, 1, None),
         NoOffload("link", 10**6, 2**20, 3, 4 * 10**6),
     )
-    assert no_offload_sentence(fits, 2**30) == (
-        "Do not offload: everything fits. Resident, the step takes 1.00 ms and 1.00 MiB of the "
-        "budget of 1.00 GiB."
-    )
-    assert no_offload_sentence(slow, 2**19) == (
-        "Do not offload: the link is too slow for this step. The fastest plan takes 4.00 ms; 3 "
-        "devices hold the model and take 1.00 ms a step."
+    assert facts(no_offload_sentence(fits, 2**30)) == "1.00 ms, 1.00 MiB, 1.00 GiB"
+    assert (
+        facts(no_offload_sentence(slow, 2**19), "link", "slow") == "link, slow, 4.00 ms, 3, 1.00 ms"
     )
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rendered import facts
 from typer.testing import CliRunner
 
 import hosim
@@ -85,7 +86,7 @@ def test_names_and_order_are_no_difference(tmp_path: Path) -> None:
 
 def test_another_machine_and_another_budget_are_said(tmp_path: Path) -> None:
     _, notes, _ = replayed(tmp_path, graph(), "-b", "90B")
-    assert notes == ["plan: made for 100 B of hbm, not 90 B"]
+    assert [facts(line, "hbm") for line in notes] == ["100 B, hbm, 90 B"]
     hosim.save_plan(hosim.plan(graph(), "toy", "layerwise", "100 B"), tmp_path / "plan.json")
     loaded = hosim.load_plan(tmp_path / "plan.json", graph())
     toy = hosim.load_hardware(hosim.find_hardware("toy"))

@@ -109,4 +109,3 @@ def test_orders_of_ops(tmp_path, monkeypatch):
     data = json.loads(run(app, [*asked, "--json"]).stdout)
     (row,) = data["policies"]
     assert (data["order"], row["infeasible"], set(row["makespan_ns"].values())) == (True, 0, {8000})
-    assert "order of ops drawn" in run(app, [*asked, "--detail"], env={"COLUMNS": "140"}).stdout

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from rendered import facts
+
 from hosim.gate.judged_metrics import REGRESSION, MetricVerdict
 from hosim.gate.records import Item, Listing, Measured, PeakRecord, Record, Stay
 from hosim.gate.verdicts import PlanChange, explain, plan_changes
@@ -88,27 +90,24 @@ def test_how_each_tensor_came_to_be_held() -> None:
         "always": Stay(None, None, False, None),
     }
     after = residents(Item("workspace", "g", 95), *items)
-    assert at_the_peak(residents(), after, stays) == [
-        "workspace of op `g` (#1) is held: +95 B at the peak",
-        "`passing` (activation) is on its way through hbm: +90 B at the peak",
-        "`issued` (activation) is fetched earlier, after op `f` (#0), for op `h` (#2): +89 B at "
-        "the peak",
-        "`begun` (activation) is fetched earlier, from the start, for op `h` (#2): +88 B at the "
-        "peak",
-        "`early` (activation) is fetched earlier, after op `i` (#3): +87 B at the peak",
-        "`both` (activation) is resident between op `f` (#0) and op `h` (#2): +86 B at the peak",
-        "`until` (activation) is resident until op `i` (#3): +85 B at the peak",
-        "`since` (activation) is resident from op `f` (#0) on: +84 B at the peak",
-        "`always` (activation) is resident throughout: +83 B at the peak",
+    assert [facts(line, "hbm", "resident") for line in at_the_peak(residents(), after, stays)] == [
+        "g, 1, +95 B",
+        "passing, hbm, +90 B",
+        "issued, f, 0, h, 2, +89 B",
+        "begun, h, 2, +88 B",
+        "early, i, 3, +87 B",
+        "both, resident, f, 0, h, 2, +86 B",
+        "until, resident, i, 3, +85 B",
+        "since, resident, f, 0, +84 B",
+        "always, resident, +83 B",
     ]
-    assert at_the_peak(residents(away=("both",)), residents(items[4]), stays) == [
-        "`both` (activation) now stays resident between op `f` (#0) and op `h` (#2): +86 B at the "
-        "peak"
+    gone = residents(away=("both",))
+    assert [facts(line, "resident") for line in at_the_peak(gone, residents(items[4]), stays)] == [
+        "both, resident, f, 0, h, 2, +86 B"
     ]
-    assert at_the_peak(residents(), residents(*items[:2]), stays, "ddr") == [
-        "`passing` (activation) lies in ddr: +90 B at the peak",
-        "`issued` (activation) lies in ddr: +89 B at the peak",
-    ]
+    assert [
+        facts(line, "ddr") for line in at_the_peak(residents(), residents(*items[:2]), stays, "ddr")
+    ] == ["passing, ddr, +90 B", "issued, ddr, +89 B"]
 
 
 def test_what_stays_longer_is_what_came_if_the_peak_is_that_of_the_next_layer() -> None:
@@ -120,8 +119,8 @@ def test_what_stays_longer_is_what_came_if_the_peak_is_that_of_the_next_layer() 
         Item("activation", "wide", 31),
         op="h",
     )
-    assert at_the_peak(before, after) == [
-        "`add` (activation) now stays resident until op `h` (#2), was until `f`: +30 B at the peak"
+    assert [facts(line, "resident") for line in at_the_peak(before, after)] == [
+        "add, resident, h, 2, f, +30 B"
     ]
 
 
@@ -140,22 +139,21 @@ def test_what_has_grown_gone_and_stayed_for_longer() -> None:
         Item("activation", "b", 31, "", "i"),
         op="h",
     )
-    assert at_the_peak(before, after) == [
-        "`b` (activation) now stays resident since the start, was since `g`: 31 B",
-        "`a` (activation) now stays resident until the end, was until `h`: 30 B",
-        "`m` (optimizer state) has 112 B, had 100 B: +12 B at the peak",
-        "workspace of `m` has 45 B, had 40 B: +5 B at the peak",
-        "no longer held at the peak: `gone` (activation): -13 B",
+    assert [facts(line, "resident") for line in at_the_peak(before, after)] == [
+        "b, resident, g, 31 B",
+        "a, resident, h, 30 B",
+        "m, 112 B, 100 B, +12 B",
+        "m, 45 B, 40 B, +5 B",
+        "gone, -13 B",
     ]
     still = at_the_peak(
         before, replace(after, op="g")
     )  # the same op has the peak: nothing moved it
-    assert still == [
-        "`m` (optimizer state) has 112 B, had 100 B: +12 B at the peak",
-        "workspace of `m` has 45 B, had 40 B: +5 B at the peak",
-        *still[2:],
+    assert [facts(line) for line in still] == [
+        "m, 112 B, 100 B, +12 B",
+        "m, 45 B, 40 B, +5 B",
+        "gone, -13 B",
     ]
-    assert still[2:] == ["no longer held at the peak: `gone` (activation): -13 B"]
 
 
 def test_what_is_gone_is_summed_up() -> None:
@@ -165,10 +163,9 @@ def test_what_is_gone_is_summed_up() -> None:
             for name, size in (("a", 11), ("b", 17), ("c", 5))
         )
     )
-    assert at_the_peak(before, residents(Item("activation", "new", 40))) == [
-        "`new` (activation) is on its way through hbm: +40 B at the peak",
-        "no longer held at the peak: `old.b` (activation) and 2 more: -33 B",
-    ]
+    assert [
+        facts(line, "hbm") for line in at_the_peak(before, residents(Item("activation", "new", 40)))
+    ] == ["new, hbm, +40 B", "old.b, 2, -33 B"]
     assert at_the_peak(before, residents()) == []
 
 
@@ -180,10 +177,7 @@ def test_what_the_baseline_may_have_left_out_is_no_change() -> None:
         Item("activation", "c", 21),
         Item("activation", "d", 20),
     )
-    assert at_the_peak(before, after) == [
-        "`c` (activation) is on its way through hbm: +21 B at the peak",
-        "what the baseline does not list: +17 B",
-    ]
+    assert [facts(line, "hbm") for line in at_the_peak(before, after)] == ["c, hbm, +21 B", "+17 B"]
 
 
 def test_layers_are_one_line_and_the_rest_is_summed_up() -> None:
@@ -191,14 +185,10 @@ def test_layers_are_one_line_and_the_rest_is_summed_up() -> None:
         *(Item("activation", f"layers.{i}.act", 40) for i in range(3)),
         *(Item("activation", f"t{'abcdefghij'[i]}", 30 - i) for i in range(10)),
     )
-    assert at_the_peak(residents(), after) == [
-        "3 x `layers.{0-2}.act` (activation) is on its way through hbm: +40 B at the peak, "
-        "together 120 B",
-        *(
-            f"`t{'abcdefg'[i]}` (activation) is on its way through hbm: +{30 - i} B at the peak"
-            for i in range(7)
-        ),
-        "and 3 more: +66 B",
+    assert [facts(line, "hbm") for line in at_the_peak(residents(), after)] == [
+        "3, layers.{0-2}.act, hbm, +40 B, 120 B",
+        *(f"t{'abcdefg'[i]}, hbm, +{30 - i} B" for i in range(7)),
+        "3, +66 B",
     ]
 
 
@@ -226,15 +216,18 @@ def test_a_moved_tensor_and_the_machine() -> None:
         machine={"device_tier": "hbm", "x": "3"},
         asked={"policy": "a", "budget": "8 B"},
     )
-    assert explain(before, now(record, tensors=("b", "c")), [MORE_MOVED]) == [
-        "case: budget is 8 B, was 9 B",
-        "machine: x is 3, was 1",
-        "machine: y is not there, was 2",
-        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0 %)",
-        "`w` (parameter) moves 270 B, moved 70 B over h2d: +200 B",
-        "`b` (activation) moves 60 B over h2d: +60 B",
-        "`c` (activation) moves 60 B over h2d: +60 B",
-        "`a` (activation) moves 5 B over h2d: +5 B",
+    assert [
+        facts(line, "h2d")
+        for line in explain(before, now(record, tensors=("b", "c")), [MORE_MOVED])
+    ] == [
+        "8 B, 9 B",
+        "3, 1",
+        "2",
+        "h2d, 1.95 KiB, 100 B, +1.86 KiB, +1900.0 %",
+        "w, 270 B, 70 B, h2d, +200 B",
+        "b, 60 B, h2d, +60 B",
+        "c, 60 B, h2d, +60 B",
+        "a, 5 B, h2d, +5 B",
     ]
     share = replace(before, asked={"budget": "9%"}, machine={"budget": "9 B"})
     other = replace(record, asked={"budget": "8%"}, machine={"budget": "8 B"})
@@ -260,17 +253,14 @@ def test_a_moved_tensor_and_the_machine() -> None:
         asked={"workload": "gpt2:phase=decode:batch=9", "policy": "p:n=1:m=2"},
         machine=share.machine,
     )
-    assert explain(model, now(other_model), [MORE_MOVED])[:2] == [
-        "case: policy m is 2, was not there",
-        "case: workload batch is 9, was 8",
+    assert [facts(line) for line in explain(model, now(other_model), [MORE_MOVED])[:2]] == [
+        "2",
+        "9, 8",
     ]
     another = replace(
         other_model, asked={"workload": "gpt3:phase=decode:batch=8", "policy": "p:n=1"}
     )
-    assert (
-        explain(model, now(another), [MORE_MOVED])[0]
-        == "case: workload is gpt3:phase=decode:batch=8, was gpt2:phase=decode:batch=8"
-    )
+    assert facts(explain(model, now(another), [MORE_MOVED])[0], "decode") == "decode, 8, decode, 8"
     unknown = replace(RECORD, moved={})
     assert explain(
         unknown,
@@ -347,17 +337,17 @@ def test_several_worse_metrics_share_ten_lines() -> None:
     )
     before = replace(RECORD, peaks={"hbm": residents()})
     lines = explain(before, now(record), [MORE_MOVED, MORE_TIME, MORE_PEAK])
-    assert lines == [
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %) at op `g` (#1)",
-        "`ta` (activation) is on its way through hbm: +300 B at the peak",
-        "and 7 more: +2.02 KiB",
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
-        "op `i` (#3) takes 13 ns: +13 ns",
-        "and 3 more: +33 ns",
-        "moved.h2d: 1.95 KiB, was 100 B (+1.86 KiB, +1900.0 %)",
-        "`ta` (activation) moves 300 B over h2d: +300 B",
-        "`tb` (activation) moves 299 B over h2d: +299 B",
-        "and 6 more: +1.73 KiB",
+    assert [facts(line, "hbm", "h2d") for line in lines] == [
+        "hbm, 1.27 KiB, 1000 B, +300 B, +30.0 %, g, 1",
+        "ta, hbm, +300 B",
+        "7, +2.02 KiB",
+        "5.00 us, 4.00 us, +1.00 us, +25.0 %",
+        "i, 3, 13 ns, +13 ns",
+        "3, +33 ns",
+        "h2d, 1.95 KiB, 100 B, +1.86 KiB, +1900.0 %",
+        "ta, 300 B, h2d, +300 B",
+        "tb, 299 B, h2d, +299 B",
+        "6, +1.73 KiB",
     ]
 
 
@@ -371,13 +361,18 @@ def test_another_plan_of_the_same_graph_and_a_baseline_of_one_line() -> None:
         "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)"
     ]
     bare = replace(RECORD, peaks={})
-    assert explain(
-        bare, now(replace(RECORD, fingerprints={"graph": "1", "plan": "4"})), [MORE_TIME, MORE_PEAK]
-    ) == [
-        "changed: machine, plan",
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)",
-        "hbm holds at its peak: activation 1.07 KiB, parameter 70 B",
+    assert [
+        facts(line, "hbm")
+        for line in explain(
+            bare,
+            now(replace(RECORD, fingerprints={"graph": "1", "plan": "4"})),
+            [MORE_TIME, MORE_PEAK],
+        )
+    ] == [
+        "",
+        "5.00 us, 4.00 us, +1.00 us, +25.0 %",
+        "hbm, 1.27 KiB, 1000 B, +300 B, +30.0 %",
+        "hbm, 1.07 KiB, 70 B",
     ]
     assert (
         explain(bare, now(RECORD), [MORE_TIME])[0]
@@ -485,10 +480,7 @@ def test_as_many_tensors_are_renamed_as_were_lost() -> None:
         replace(RECORD, peaks={"hbm": residents(*moved("x", "y", "z").items)}),
         tensors=("x", "y", "z"),
     )
-    assert (
-        explain(held, after, [MORE_PEAK])[1]
-        == "`z` (activation) is on its way through hbm: +60 B at the peak"
-    )
+    assert facts(explain(held, after, [MORE_PEAK])[1], "hbm") == "z, hbm, +60 B"
 
 
 def test_the_metric_that_worsened_most_comes_first_of_its_kind() -> None:
@@ -507,15 +499,15 @@ def test_the_metric_that_worsened_most_comes_first_of_its_kind() -> None:
             },
         )
     )
-    assert explain(RECORD, measured, worse) == [
-        "peak.ddr: 600 B, was 100 B (+500 B, +500.0 %) at op `g` (#1)",
-        "`x` (activation) lies in ddr: +83 B at the peak",
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %) at op `g` (#1)",
-        "and 2 more: +0 B",  # x has 83 B more, w and gone 83 B less
-        "peak.a: 10 B, was 0 B (+10 B) at op `g` (#1)",
-        "`x` (activation) lies in a: +83 B at the peak",
-        "peak.b: 15 B, was 5 B (+10 B, +200.0 %) at op `g` (#1)",
-        "`x` (activation) lies in b: +83 B at the peak",
+    assert [facts(line, "ddr") for line in explain(RECORD, measured, worse)] == [
+        "ddr, 600 B, 100 B, +500 B, +500.0 %, g, 1",
+        "x, ddr, +83 B",
+        "1.27 KiB, 1000 B, +300 B, +30.0 %, g, 1",
+        "2, +0 B",
+        "10 B, 0 B, +10 B, g, 1",
+        "x, +83 B",
+        "15 B, 5 B, +10 B, +200.0 %, g, 1",
+        "x, +83 B",
     ]
 
 
@@ -555,12 +547,15 @@ def test_a_line_of_a_matrix_lists_kinds_by_size_and_then_by_name() -> None:
         MORE_PEAK,
         MetricVerdict("moved.hbm", 1, 2, REGRESSION),
     ]  # a channel of that name has no peak
-    assert explain(replace(RECORD, peaks={}), now(replace(RECORD, peaks={"hbm": kinds})), worse)[
-        1:
+    assert [
+        facts(line, "hbm")
+        for line in explain(
+            replace(RECORD, peaks={}), now(replace(RECORD, peaks={"hbm": kinds})), worse
+        )[1:]
     ] == [
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %)",
-        "hbm holds at its peak: c d 9 B, a 5 B, b 5 B",
-        "moved.hbm: 2 B, was 1 B (+1 B, +100.0 %)",
+        "hbm, 1.27 KiB, 1000 B, +300 B, +30.0 %",
+        "hbm, 9 B, 5 B, 5 B",
+        "hbm, 2 B, 1 B, +1 B, +100.0 %",
     ]
 
 
@@ -573,10 +568,9 @@ def test_layers_are_told_by_their_first_number_and_ops_relative_to_it() -> None:
     after = residents(
         *(Item("activation", name, 10) for name in names), Item("activation", "whole", 30), op=None
     )
-    assert at_the_peak(residents(), after, stays) == [
-        "`whole` (activation) is on its way through hbm: +30 B at the peak",
-        "3 x `h.{0-2}.expert.1` (activation) is fetched earlier, after op `h.{+1}.f`, for op "
-        "`h.{}.f`: +10 B at the peak, together 30 B",
+    assert [facts(line, "hbm") for line in at_the_peak(residents(), after, stays)] == [
+        "whole, hbm, +30 B",
+        "3, h.{0-2}.expert.1, h.{+1}.f, h.{}.f, +10 B, 30 B",
     ]
     apart = residents(
         *(Item("activation", name, 9) for name in ("a.07", "a.7", "e.0.1", "e.0.2")), op=None
@@ -619,13 +613,15 @@ def test_a_difference_of_one_counts_and_none_does_not() -> None:
         },
         durations=Listing((Item("matmul", "f", 11), Item("matmul", "g", 10))),
     )
-    assert explain(before, now(after, tensors=("a", "b", "d")), [MORE_PEAK, MORE_TIME]) == [
-        "peak.hbm: 1.27 KiB, was 1000 B (+300 B, +30.0 %) at op `g` (#1)",
-        "`a` (activation) has 51 B, had 50 B: +1 B at the peak",
-        # d may have been among the others, of 20 B at most
-        "what the baseline does not list: +17 B",
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
-        "op `f` (#0) takes 11 ns, took 10 ns: +1 ns",
+    assert [
+        facts(line)
+        for line in explain(before, now(after, tensors=("a", "b", "d")), [MORE_PEAK, MORE_TIME])
+    ] == [
+        "1.27 KiB, 1000 B, +300 B, +30.0 %, g, 1",
+        "a, 51 B, 50 B, +1 B",
+        "+17 B",
+        "5.00 us, 4.00 us, +1.00 us, +25.0 %",
+        "f, 0, 11 ns, 10 ns, +1 ns",
     ]
 
 
@@ -647,13 +643,11 @@ def test_what_is_still_in_the_graph_was_not_renamed() -> None:
         {"both": Stay(None, None, False, None)},
         ("old", "new", "both"),
     )
-    assert explain(replace(RECORD, peaks={"hbm": before}), measured, [MORE_PEAK])[1:] == [
-        "`new` (activation) is on its way through hbm: +60 B at the peak",
-        "`both` (activation) now stays resident throughout: +50 B at the peak",
-        "workspace of op `h` (#2) is held: +40 B at the peak",
-        "no longer held at the peak: `old` (activation) and 2 more: -150 B",
-    ]
+    assert [
+        facts(line, "hbm", "resident")
+        for line in explain(replace(RECORD, peaks={"hbm": before}), measured, [MORE_PEAK])[1:]
+    ] == ["new, hbm, +60 B", "both, resident, +50 B", "h, 2, +40 B", "old, 2, -150 B"]
     two = residents(Item("activation", "p", 3), Item("activation", "q", 4))
-    assert at_the_peak(two, residents(Item("activation", "r", 9)))[1:] == [
-        "no longer held at the peak: `q` (activation) and 1 more: -7 B"
-    ]
+    assert [
+        facts(line) for line in at_the_peak(two, residents(Item("activation", "r", 9)))[1:]
+    ] == ["q, 1, -7 B"]

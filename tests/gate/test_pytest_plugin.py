@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rendered import facts
 
 TESTS = """
 import pytest
@@ -110,7 +111,7 @@ def test_baselines_are_written_compared_and_the_same_under_xdist(project: Path) 
     assert "3 failed, 1 passed" in worse
     assert "named.toml; pytest --hosim-update writes it" in worse
     assert "peak.hbm: 85 B, was 70 B (+15 B, +21.4 %) at op `f` (#0)" in worse
-    assert "`layers.0.act` (activation) has 45 B, had 30 B: +15 B at the peak" in worse
+    assert "layers.0.act, 45 B, 30 B, +15 B" in facts(worse)
     assert "Traceback" not in worse
     assert "testing.py" not in worse
     write(project, 30)

@@ -8,6 +8,7 @@ from io import StringIO
 from textwrap import dedent
 
 import pytest
+from rendered import facts
 from rich.console import Console, RenderableType
 
 from hosim import gate
@@ -316,12 +317,9 @@ def test_cases_with_one_cause_are_one_sentence() -> None:
     ]
     other = CaseVerdict("x", REGRESSION, (SLOWER,), ("case: budget is 1 B, was 2 B",))
     lines = gate.markdown([*cases, other, WORSE]).splitlines()
-    assert lines[1:5:2] == [
-        "**This change raises the peak HBM of a by 300 B (+30.0 %), of b by 300 B (+30.0 %), of c "
-        "by "
-        "300 B (+30.0 %) and 2 more cases: \\`a2\\` (activation) has 28.6 MiB, had 19.1 MiB "
-        "(shop/model.py:5)**",
-        "**This change raises the makespan of x by 50 ns (+50.0 %): case: budget is 1 B, was 2 B**",
+    assert [facts(line) for line in lines[1:5:2]] == [
+        "300 B, +30.0 %, 300 B, +30.0 %, 300 B, +30.0 %, 2, a2\\, 28.6 MiB, 19.1 MiB, 5",
+        "50 ns, +50.0 %, 1 B, 2 B",
     ]
     assert lines[5].startswith("### hosim: 7 regressions")  # that a peak is worse is no cause
 
@@ -458,9 +456,7 @@ def test_the_table_of_a_baseline() -> None:
     )  # fmt: skip
     answer, tables = gate.baseline(made)
     assert answer.title == "step: workload w.json, policy p"
-    assert answer.verdict == (
-        "At the peaks: ddr 0 B (nothing); hbm 2.00 KiB (optimizer_state 2.00 KiB, a 2 B)."
-    )
+    assert facts(answer.verdict, "ddr", "hbm") == "ddr, 0 B, hbm, 2.00 KiB, 2.00 KiB, 2 B"
     assert answer.rows == (("makespan", "1.50 us"), ("peak.[hbm]", "2.00 KiB"))
     assert shown(tables) == dedent("""\
         step: workload w.json, policy p

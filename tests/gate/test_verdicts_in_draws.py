@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from gate_toys import machine, offloading, put, step, suite
+from rendered import facts
 
 from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws
 from hosim.gate import Case, measure
@@ -45,10 +46,7 @@ def test_a_time_is_a_regression_only_where_draws_agree(record: Record) -> None:
     ]
     found = drawn_verdict(record, 1020, base, some)
     assert (found.verdict, found.fails()) == (DRIFT, False)
-    assert found.note == (
-        "makespan: 1.02 us, was 1.00 us (+20 ns, +2.0 %), but longer in 60 % of draws of what is "
-        "uncertain: no regression"
-    )
+    assert facts(found.note) == "1.02 us, 1.00 us, +20 ns, +2.0 %, 60 %"
     shorter = drawn_verdict(record, 980, base, some)
     assert (shorter.verdict, "shorter in 40 % of draws" in shorter.note) == (DRIFT, True)
     assert drawn_verdict(record, 980, longer, base).verdict == IMPROVEMENT
@@ -59,10 +57,7 @@ def test_a_time_is_a_regression_only_where_draws_agree(record: Record) -> None:
 def test_a_plan_that_fits_in_fewer_draws_is_noted(record: Record) -> None:
     base, tight = [1000] * 20, [None] * 9 + [1000] * 11
     found = drawn_verdict(record, 1000, base, tight)
-    assert (found.verdict, found.note) == (
-        SAME,
-        "the plan does not fit in 45 % of draws of what is uncertain, before in no draw",
-    )
+    assert (found.verdict, facts(found.note)) == (SAME, "45 %")
     assert not drawn_verdict(record, 1000, base, tight, plan="1b").note  # the same plan
     assert not drawn_verdict(record, 1000, tight, base).note
 
@@ -82,9 +77,7 @@ def test_a_ceiling_that_rises_is_noted(record: Record, tmp_path: Path) -> None:
         )
 
     low, high = side("1b", 70, [70] * 19 + [None]), side("2c", 70, [70] * 17 + [80, 90, 90])
-    assert judge("x", low, high, {}).note == (
-        "peak.hbm is up to 90 B in 9 of 10 draws of what is uncertain, was up to 70 B"
-    )
+    assert facts(judge("x", low, high, {}).note) == "90 B, 9, 10, 70 B"
     assert not judge("x", high, low, {}).note
     assert not judge("x", low, side("2c", 90, [90] * 20), {}).note  # a regression says it already
     assert (low.record.ceiling, high.record.ceiling) == (70, 90)
@@ -99,7 +92,7 @@ def test_draws_are_kept_in_a_baseline(record: Record, tmp_path: Path) -> None:
     drawn = replace(record, draws=LaterDraws.of(Draws((900, None, 1111))))
     whole = replace(drawn, metrics={**record.metrics, "makespan": 1000})
     save_record(whole, tmp_path / "x.toml")
-    assert "draws = [9000, 0, 11110]  # makespans in draws" in (tmp_path / "x.toml").read_text()
+    assert "9000, 0, 11110" in facts((tmp_path / "x.toml").read_text())
     assert read_record(tmp_path / "x.toml").draws().makespan_ns == (900, None, 1111)
     assert record_text(replace(whole, draws=None)).count("draws") == 0
 

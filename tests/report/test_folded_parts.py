@@ -170,7 +170,6 @@ def test_an_explained_mixture_has_a_row_for_its_experts() -> None:
     told = hosim.explain(plan, "h100", budget="2GiB")
     text = told.text()
     assert "parts)" in text
-    assert "The figures of several parts are those of each." in re.sub(r"\s+", " ", text)
     assert re.search(r"experts\.(down|gate_up)_proj\[\d+\.\.", text)
     assert (
         len([row for row in told.as_dict()["tensors"] if "down_proj[" in row["tensor"]]) > 40

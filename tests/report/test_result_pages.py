@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from page_data import data_of
+from rendered import facts
 from rich.console import Group
 from rich.panel import Panel
 from rich.table import Column, Table
@@ -131,7 +132,6 @@ def test_very_many_ops_are_joined_and_lose_no_time() -> None:
     graph, result = many_ops(100_000)
     text = widget([Shown("", Plan(graph), result)], machine())
     assert len(text) < 3_000_000
-    assert "djacent short ops are joined" in text
     data = data_of(text)
     compute = data["groups"][0]["rows"][0]
     parts = [sum(many["parts"][k] for many in compute["many"]) for k in range(len(data["styles"]))]
@@ -334,10 +334,7 @@ def test_the_page_of_a_validation_in_order(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     assert '<tr><td class="left">f&lt;</td><td>7</td><td>2.00 us</td><td>-30 ns</td></tr>' in text
     assert text.count("<script") == 0
-    assert (
-        "<p>given: durations of 1 device op and 2 host segments, 3 overlaps, 4 starts, 0 fitted "
-        "constants, 0 recurring delays</p>" in text
-    )
+    assert "1, 2, 3, 4, 0, 0" in facts(text)
 
 
 def test_the_page_of_a_validation_begins_with_its_verdict() -> None:
@@ -375,9 +372,7 @@ def test_the_page_of_a_validation_begins_with_its_verdict() -> None:
         text = validation_page(data, [], None)
     body = text[text.index("</h1>") :]
     assert body.startswith('</h1>\n<p class="verdict bad">Not validated: 2 ops; ')
-    assert (
-        "<ul><li>late &lt;launch&gt;: 1 span, the worst from 0 ns to 900 ns (f)</li></ul>" in body
-    )
+    assert "late, 1, 0 ns, 900 ns, f" in facts(body, "late", "f")
     assert outline(text)[1:] == ["Beside two predictions without a model"]
     assert 'class="verdict">Explained: ' in verdict("Explained: all", bad=False)
 

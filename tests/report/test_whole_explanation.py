@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rendered import lines, table
+from rendered import facts, lines, table
 from timelines import everything
 
 from hosim.analysis import Gap
@@ -571,9 +571,7 @@ def test_an_explanation_as_python_shows_it(made: Explanation) -> None:
 
 def test_a_peak_at_the_first_op_is_named(made: Explanation) -> None:
     first = replace(made, peak_op=0)
-    assert lines(summary(first), 200)[1].startswith(
-        "If nothing moved, hbm would hold 49.0 KiB at op f[0]; "
-    )
+    assert facts(lines(summary(first), 200)[1], "hbm", "f").startswith("hbm, 49.0 KiB, f, 0")
     assert to_dict(first)["peak"]["op"] == "f[0]"
     of_first = replace(made.waits[1], transfer=0)
     assert to_dict(replace(made, waits=(of_first,)))["waits"][0]["transfer"] == {

@@ -354,7 +354,3 @@ def test_a_row_of_bars_that_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
             {"count": 3, "parts": [300, 0, 0, 0, 0, 0]},
         ],
     }
-    assert (
-        " Adjacent short ops are joined: the height of each colour is its share of the time.</p>"
-        in text
-    )

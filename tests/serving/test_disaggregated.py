@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rendered import facts
 from test_engine import REQUESTS
 from test_kv_tiers import POLICIES, chained
 from test_shared_tiers import Shared
@@ -521,10 +522,8 @@ def test_the_command_and_the_function():
     assert by_layers["kv_transfer"]["transfers"] > 4 * 6  # of twelve layers each
     assert by_layers["ttft_ns"]["mean"] < data["ttft_ns"]["mean"]
     table = CliRunner().invoke(app, [*apart, "--detail"], env={"COLUMNS": "200"}).stdout
-    assert (
-        "gpt2 on 1 (prefill) and 2 (decode) x h100-80gb-sxm behind round_robin: 4 requests" in table
-    )
-    assert "4 caches, 13.5 MiB of each device, went from prefill to decode over links; " in table
+    assert "1, prefill, 2, decode, 80, 4" in facts(table, "prefill", "decode")
+    assert "4, 13.5 MiB, prefill, decode" in facts(table, "prefill", "decode")
     for more, error in [
         (
             ["--prefill-instances", "1"],

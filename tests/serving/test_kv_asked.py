@@ -101,7 +101,6 @@ def test_the_command_and_the_function(tmp_path):
         .invoke(app, [*line, "--kv", "write_through", "--detail"], env={"COLUMNS": "200"})
         .stdout
     )
-    assert "Cache by tier, write_through" in table
     assert "h2d" in table
     assert "nvme_read" not in table
     requests = [Request(0, 100, 2), Request(0, 100, 2)]

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rendered import facts
 from sweeping import MACHINE, chain
 from typer.testing import CliRunner
 
@@ -106,8 +107,7 @@ def test_the_smallest_memory() -> None:
     assert (found.value, found.exact) == (within[0], True)
     assert found.beyond.why.startswith("does not fit within ")
     assert found.frame["within"].sum() == sum(probe.within for probe in found.probes)
-    assert str(found).startswith(f"the smallest tiers.hbm.capacity is {within[0]} (")
-    assert "is not within the limits: does not fit" in found._repr_html_()
+    assert facts(str(found)).startswith(within[0])
     assert repr(found) == str(found)
 
 
@@ -146,12 +146,9 @@ def test_the_largest_sequence_batch_and_layers() -> None:
 def test_all_or_none_within_the_limits() -> None:
     easy = fit(question(), "smallest", parse_axis("channels.h2d.bandwidth=10GB/s..20GB/s:11"))
     assert (easy.value, easy.beyond, easy.exact) == ("10 GB/s", None, True)
-    assert "the last value of the range" in str(easy)
     hard = fit(question(budget=20), "largest", parse_axis("channels.h2d.bandwidth=1GB/s..2GB/s:3"))
     assert (hard.answer, hard.value, hard.exact) == (None, None, False)
-    assert str(hard).startswith(
-        "no channels.h2d.bandwidth in the range is within the limits; 1 GB/s: does not fit"
-    )
+    assert facts(str(hard)).startswith("1 GB/s")
 
 
 def fit_where(within: Callable[[int], bool], wanted: Wanted, values: range) -> Fit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from rendered import facts
 from typer.testing import CliRunner
 
 import hosim
@@ -47,7 +48,7 @@ def test_a_machine_with_more_bandwidth_that_is_slower_at_reading_is_named() -> N
     )
     assert said(graph, narrow, wide) == []
     (line,) = said(graph, slow, narrow)
-    assert line.startswith("order: narrow is ahead of slow, whose memory has 2 times its bandwidth")
+    assert facts(line, "narrow", "slow").startswith("narrow, slow, 2")
     assert said(read(flops=10**15), slow, narrow) == []  # computation bounds it
 
 

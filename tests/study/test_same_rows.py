@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from rendered import facts
 
 import hosim
 from hosim.graph import GraphBuilder
@@ -117,7 +118,7 @@ def test_rows_that_place_tensors_in_other_tiers_say_so() -> None:
     nearest = ":placement=nearest"
     assert not placements(nearest, channels_h2d_bandwidth=["1 GB/s", "4 GB/s"])
     (said,) = placements(nearest, tiers_ddr_capacity=["50 B", "1 kB"])
-    assert said.endswith("in ddr and nvme in 1 row (at tiers.ddr.capacity=50 B)")
+    assert facts(said, "ddr", "nvme").endswith("ddr, nvme, 1, ddr, 50 B")
 
 
 def test_rows_in_which_nothing_is_offloaded_are_no_other_placement() -> None:

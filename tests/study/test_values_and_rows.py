@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from rendered import facts
 from sweeping import MACHINE, chain
 
 from hosim.cache_plan import CacheOp, Plan
@@ -315,8 +316,9 @@ def test_a_curve_that_says_what_contradicts_it() -> None:
         )
     )
     assert list(found.frame["pareto"]) == [False, True, False, True, False, False]
-    assert str(Frontier(QUESTION, listed[1:2], 50, None, ())) == (
-        "belady needs 50 B; from 30 ns with a peak of 45 B to 30 ns with one of 45 B"
+    assert (
+        facts(str(Frontier(QUESTION, listed[1:2], 50, None, ())), "belady")
+        == "belady, 50 B, 30 ns, 45 B, 30 ns, 45 B"
     )
     assert (
         str(Frontier(QUESTION, listed[:1], None, None, ()))
@@ -370,11 +372,11 @@ def test_the_policy_plans_again_for_device_memory_alone() -> None:
         ("ddr", "twice the room", 50, 0, (), ""),
         ("ddr", "pageable memory", None, None, (), rate),
     ]
-    assert said[:4] == [
-        "mine: planning",
-        "with 3 B more of hbm",
-        "with 100 B more of hbm",
-        "with 1.00 GB/s of h2d",
+    assert [facts(line, "mine", "hbm", "h2d") for line in said[:4]] == [
+        "mine",
+        "3 B, hbm",
+        "100 B, hbm",
+        "1.00 GB/s, h2d",
     ]
     assert [(hardware.device.capacity_bytes, budget) for hardware, budget in asked] == [
         (1000, 100),
