@@ -55,8 +55,8 @@ FITTING = (
 def compare_on_machines(options: Options, given: Given) -> None:
     """Print one table over machines. ``options`` are those of the command."""
     from hosim.report.answers import machines_answer
-    from hosim.report.listed import machine_comparison
     from hosim.report.of_replays import in_draws
+    from hosim.report.of_studies import machine_comparison
     from hosim.study import compare_machines
     from hosim.study.searches import NEAR, priced, prices_of
 

@@ -170,7 +170,7 @@ def _explain(
     """
     from hosim.planner.hyperoffload.explanations import explain as explained
     from hosim.report import explanation, summary, to_dict
-    from hosim.report.of_studies import chosen_processors
+    from hosim.report import chosen_processors
 
     if made.processors and not json:
         console().print(chosen_processors(made, machine))

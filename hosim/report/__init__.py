@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hosim.report.cells import cell, html
     from hosim.report.explanation import (
         PlanExplanation,
+        chosen_processors,
         explanation,
         explanation_lines,
         summary,
@@ -40,7 +41,8 @@ else:
         {
             "atlas_page": "atlas_page atlas_table",
             "cells": "cell html",
-            "explanation": "PlanExplanation explanation explanation_lines summary to_dict",
+            "explanation": "PlanExplanation chosen_processors explanation explanation_lines summary "
+            "to_dict",
             "page_of_validation": "validation_page",
             "page_parts": "cards folded heading lines page paragraph picture table verdict",
             "result_pages": "answer_parts comparison_page html_of replay_page",
@@ -49,7 +51,7 @@ else:
 
 __all__ = [
     "PlanExplanation", "answer_parts", "atlas_page", "atlas_table", "cards", "cell",
-    "comparison_page", "explanation", "explanation_lines", "folded", "heading", "html", "html_of",
-    "lines", "page", "paragraph", "picture", "replay_page", "summary", "table", "to_dict",
-    "validation_page", "verdict",
+    "chosen_processors", "comparison_page", "explanation", "explanation_lines", "folded",
+    "heading", "html", "html_of", "lines", "page", "paragraph", "picture", "replay_page",
+    "summary", "table", "to_dict", "validation_page", "verdict",
 ]  # fmt: skip

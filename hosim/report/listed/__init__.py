@@ -26,7 +26,6 @@ if TYPE_CHECKING:
         workload_line,
         workloads,
     )
-    from hosim.report.listed.machines_table import machine_comparison
     from hosim.report.listed.memory_fit_table import memory_fit, memory_fit_to_dict
     from hosim.report.listed.short_lists import (
         machine_in_short,
@@ -46,7 +45,6 @@ else:
             "listings": "machine machines model_figures models op_times origin_lines policies "
             "policy_figures runtime runtimes workload workload_figures workload_line "
             "workloads",
-            "machines_table": "machine_comparison",
             "memory_fit_table": "memory_fit memory_fit_to_dict",
             "short_lists": "machine_in_short machines_in_short models_in_short policies_in_short "
             "runtime_in_short runtimes_in_short workload_in_short workloads_in_short",
@@ -54,10 +52,9 @@ else:
     )
 
 __all__ = [
-    "EXTRAS", "installation", "installation_table", "machine", "machine_comparison",
-    "machine_in_short", "machines", "machines_in_short", "memory_fit", "memory_fit_to_dict",
-    "model_figures", "models", "models_in_short", "op_times", "origin_lines", "policies",
-    "policies_in_short", "policy_figures", "runtime", "runtime_in_short", "runtimes",
-    "runtimes_in_short", "workload", "workload_figures", "workload_in_short", "workload_line",
-    "workloads", "workloads_in_short",
+    "EXTRAS", "installation", "installation_table", "machine", "machine_in_short", "machines",
+    "machines_in_short", "memory_fit", "memory_fit_to_dict", "model_figures", "models",
+    "models_in_short", "op_times", "origin_lines", "policies", "policies_in_short",
+    "policy_figures", "runtime", "runtime_in_short", "runtimes", "runtimes_in_short", "workload",
+    "workload_figures", "workload_in_short", "workload_line", "workloads", "workloads_in_short",
 ]  # fmt: skip

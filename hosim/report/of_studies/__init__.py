@@ -6,7 +6,6 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.report.of_studies.calibration_tables import calibration, kernels
-    from hosim.report.of_studies.chosen_processors import chosen_processors
     from hosim.report.of_studies.robustness_table import robustness, to_dict
     from hosim.report.of_studies.stages_table import stages, stages_to_dict
     from hosim.report.of_studies.studies import (
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
         errors,
         fit,
         frontier,
+        machine_comparison,
         predictions,
         sweep,
         varied_columns,
@@ -39,10 +39,10 @@ else:
         __name__,
         {
             "calibration_tables": "calibration kernels",
-            "chosen_processors": "chosen_processors",
             "robustness_table": "robustness to_dict",
             "stages_table": "stages stages_to_dict",
-            "studies": "blame diff errors fit frontier predictions sweep varied_columns",
+            "studies": "blame diff errors fit frontier machine_comparison predictions sweep "
+            "varied_columns",
             "validation_table": "CONSTANTS RIVALS constant_rows ranks_table rival_rows rows schemes "
             "short_name signed_time taken_from_recording time_and_share validation "
             "verdict_lines",
@@ -50,8 +50,8 @@ else:
     )
 
 __all__ = [
-    "CONSTANTS", "RIVALS", "blame", "calibration", "chosen_processors", "constant_rows", "diff",
-    "errors", "fit", "frontier", "kernels", "predictions", "ranks_table", "rival_rows",
+    "CONSTANTS", "RIVALS", "blame", "calibration", "constant_rows", "diff", "errors", "fit",
+    "frontier", "kernels", "machine_comparison", "predictions", "ranks_table", "rival_rows",
     "robustness", "rows", "schemes", "short_name", "signed_time", "stages", "stages_to_dict",
     "sweep", "taken_from_recording", "time_and_share", "to_dict", "validation", "varied_columns",
     "verdict_lines",

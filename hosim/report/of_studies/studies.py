@@ -13,9 +13,11 @@ from rich.text import Text
 from hosim.data.folded_parts import folded, tensors_of
 from hosim.graph import Tensor
 from hosim.hardware import Hardware
+from hosim.plain_text import counted
 from hosim.report.printing import (
     NOTHING,
     Row,
+    above,
     by_makespan,
     cell,
     column_title,
@@ -27,10 +29,60 @@ from hosim.report.printing import (
     table_of,
     time_or_nothing,
 )
-from hosim.units import human_size, human_time
+from hosim.units import human_percent, human_size, human_time
 
 if TYPE_CHECKING:
     from hosim.study import Mispredictions
+
+
+def machine_comparison(
+    rows: Sequence[Row], profiles: Mapping[str, Hardware], near: float, verdict: str
+) -> RenderableType:
+    """One row per machine, or per machine and policy: makespan, slowdown against everything
+    resident, and the smallest budget near that.
+
+    ``profiles`` are the machines by their names, ``near`` is how many times the makespan with
+    everything resident counts as near it.
+    """
+    several = ["policy"] if len({row["policy"] for row in rows}) > 1 else []
+    listed = [_on_machine(row, profiles[row["hardware"]].device.capacity_bytes) for row in rows]
+    names = ("hardware", *several, "memory_bytes", "budget_bytes", "makespan_ns", "slowdown")
+    table = table_of(
+        f"{rows[0]['workload']} on {counted(len(profiles), 'machine')}",
+        [*names, "gap_to_bound", "peak_bytes", "enough_bytes", "of_memory"],
+        listed,
+        left=1 + len(several),
+        titles={
+            "hardware": "machine",
+            "enough_bytes": f"within\n{human_percent(near - 1, 0)}\nof resident",
+        },
+        spare=("gap_to_bound", "of_memory", "peak_bytes"),
+        style=by_makespan(listed),
+    )
+    why_not = [
+        f"{row['hardware']}, {row['policy']}: {row['error']}" for row in rows if row["error"]
+    ]
+    return Group(
+        table, paragraph(*why_not, style="red", space=True), paragraph(f"{verdict}.", style="bold")
+    )
+
+
+def _on_machine(row: Row, capacity: int) -> Row:
+    """The columns of a machine whose device has this capacity in bytes."""
+    asked = {name: row[name] for name in ("hardware", "policy", "budget_bytes")}
+    asked["memory_bytes"] = capacity
+    if row["makespan_ns"] is None:
+        return {**asked, "makespan_ns": "failed" if row["failed"] else "does not fit"}
+    least = row["enough_bytes"]
+    return {
+        **asked,
+        "makespan_ns": row["makespan_ns"],
+        "slowdown": row["slowdown"],
+        "gap_to_bound": above(row["makespan_ns"], row["lower_bound_ns"]),
+        "peak_bytes": row["peak_bytes"] or 0,
+        "enough_bytes": least,
+        "of_memory": None if least is None else least / capacity,
+    }
 
 
 def predictions(rows: Sequence[Mispredictions]) -> RenderableType:

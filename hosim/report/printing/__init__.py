@@ -24,21 +24,19 @@ if TYPE_CHECKING:
         time_or_nothing,
         titles_of,
     )
-    from hosim.report.printing.fitted_columns import (
+    from hosim.report.printing.printed import (
         ColumnNeed,
         FittedColumns,
-        broken,
-        fitted,
-        total,
-    )
-    from hosim.report.printing.printed import (
         OpenTable,
         WholeFigures,
         and_more,
         begins_bold,
+        broken,
+        fitted,
         lines_of,
         open_table,
         paragraph,
+        total,
     )
 else:
     __getattr__, __dir__ = lazy_names(
@@ -47,8 +45,8 @@ else:
             "columns": "COLUMNS NOTHING Row TableColumn above by_makespan cell cells_of column_title "
             "interval known_in multiple percent size_or_nothing table_of time_or_nothing "
             "titles_of",
-            "fitted_columns": "ColumnNeed FittedColumns broken fitted total",
-            "printed": "OpenTable WholeFigures and_more begins_bold lines_of open_table paragraph",
+            "printed": "ColumnNeed FittedColumns OpenTable WholeFigures and_more begins_bold broken "
+            "fitted lines_of open_table paragraph total",
         },
     )
 

@@ -8,27 +8,20 @@ if TYPE_CHECKING:
     from hosim.validate.offloads.offload_prediction import (
         Prediction,
         Sizes,
+        last_step,
         machine_of,
         plan_of,
         predict,
         predict_recording,
     )
-    from hosim.validate.offloads.recorded_step import last_step
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "offload_prediction": "Prediction Sizes machine_of plan_of predict predict_recording",
-            "recorded_step": "last_step",
+            "offload_prediction": "Prediction Sizes last_step machine_of plan_of predict predict_recording",
         },
     )
 
 __all__ = [
-    "Prediction",
-    "Sizes",
-    "last_step",
-    "machine_of",
-    "plan_of",
-    "predict",
-    "predict_recording",
-]
+    "Prediction", "Sizes", "last_step", "machine_of", "plan_of", "predict", "predict_recording",
+]  # fmt: skip

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
         behind,
         best_structure,
         beyond,
+        by_held_host,
+        by_launches,
         complaint,
         errors_to_dict,
         explains,
@@ -22,15 +24,14 @@ if TYPE_CHECKING:
         verdict_to_dict,
         within,
     )
-    from hosim.validate.replay_verdicts.trivial_predictors import by_held_host, by_launches
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "causes_of_delay": "CAUSES UnexplainedSpan",
-            "replay_verdict": "Verdict behind best_structure beyond complaint errors_to_dict explains judge "
-            "replay_and_judge starts_given verdict_to_dict within",
-            "trivial_predictors": "by_held_host by_launches",
+            "replay_verdict": "Verdict behind best_structure beyond by_held_host by_launches complaint "
+            "errors_to_dict explains judge replay_and_judge starts_given verdict_to_dict "
+            "within",
         },
     )
 
