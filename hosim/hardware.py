@@ -522,56 +522,83 @@ def _check(hardware: Hardware) -> None:
     """Raise :class:`HardwareError` at the first contradiction, with its path as in the file
     format.
     """
+    tiers = _check_tiers(hardware)
+    channels = _check_channels(hardware, tiers)
+    _check_fabrics(hardware, channels)
+    if hardware.devices < 1:
+        raise HardwareError("expected at least 1 device", where="devices")
+    if hardware.devices > limit("devices"):
+        raise HardwareError(refusal("devices", hardware.devices).message, where="devices")
+    if hardware.devices_per_host is not None and hardware.devices_per_host < 1:
+        raise HardwareError("expected at least 1 device on a host", where="devices_per_host")
+    if hardware.chunk_bytes < 1:
+        raise HardwareError("expected chunks of at least 1 B", where="chunk")
+    _check_compute(hardware.compute, "compute")
+    if hardware.inspect_ns < 0:
+        raise HardwareError("expected an inspection time of at least 0 ns", where="runtime.inspect")
+
+
+def _check_tiers(hardware: Hardware) -> set[str]:
+    """The names of the tiers."""
     tiers: set[str] = set()
     for tier in hardware.tiers:
         where = f"tiers.{tier.name}"
         if tier.name in tiers:
             raise HardwareError("tier is listed twice", where=where)
         tiers.add(tier.name)
-        if tier.scope not in SCOPES:
-            raise HardwareError(
-                f"unknown scope {tier.scope!r}; expected one of {', '.join(SCOPES)}",
-                where=f"{where}.scope",
-            )
-        if tier.capacity_bytes <= 0:
-            raise HardwareError("expected a capacity above 0 B", where=f"{where}.capacity")
-        if tier.bandwidth_bytes_per_s <= 0:
-            raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
-        for j, kind in enumerate(tier.pageable):
-            if kind not in KINDS:
-                raise HardwareError(
-                    f"unknown kind of tensor {kind!r}; expected one of {', '.join(KINDS)}",
-                    where=f"{where}.pageable[{j}]",
-                )
-        if tier.pin_ns < 0:
-            raise HardwareError("expected a time of at least 0 ns", where=f"{where}.pin.time")
-        if tier.name == hardware.device_tier and (tier.pageable or tier.pin_ns):
-            label = "pageable" if tier.pageable else "pin"
-            raise HardwareError(
-                "host memory is pageable or pinned, the device tier is not",
-                where=f"{where}.{label}",
-            )
-        if tier.name == hardware.device_tier and not tier.dma:
-            raise HardwareError(
-                "it is the tier below that has no DMA: say it of that one", where=f"{where}.dma"
-            )
-        if tier.compute is not None:
-            if tier.name == hardware.device_tier:
-                raise HardwareError(
-                    "the processor of the device tier is the compute of the profile",
-                    where=f"{where}.compute",
-                )
-            if tier.compute.processor is not None:
-                raise HardwareError(
-                    "times of kernels are those of the device alone",
-                    where=f"{where}.compute.processor",
-                )
-            _check_compute(tier.compute, f"{where}.compute")
+        _check_tier(tier, where, tier.name == hardware.device_tier)
     if hardware.device_tier not in tiers:
         known = ", ".join(sorted(tiers)) or "none"
         raise HardwareError(
             f"no tier {hardware.device_tier!r} (tiers: {known})", where="device_tier"
         )
+    return tiers
+
+
+def _check_tier(tier: Tier, where: str, is_device: bool) -> None:
+    if tier.scope not in SCOPES:
+        raise HardwareError(
+            f"unknown scope {tier.scope!r}; expected one of {', '.join(SCOPES)}",
+            where=f"{where}.scope",
+        )
+    if tier.capacity_bytes <= 0:
+        raise HardwareError("expected a capacity above 0 B", where=f"{where}.capacity")
+    if tier.bandwidth_bytes_per_s <= 0:
+        raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
+    for j, kind in enumerate(tier.pageable):
+        if kind not in KINDS:
+            raise HardwareError(
+                f"unknown kind of tensor {kind!r}; expected one of {', '.join(KINDS)}",
+                where=f"{where}.pageable[{j}]",
+            )
+    if tier.pin_ns < 0:
+        raise HardwareError("expected a time of at least 0 ns", where=f"{where}.pin.time")
+    if is_device and (tier.pageable or tier.pin_ns):
+        label = "pageable" if tier.pageable else "pin"
+        raise HardwareError(
+            "host memory is pageable or pinned, the device tier is not",
+            where=f"{where}.{label}",
+        )
+    if is_device and not tier.dma:
+        raise HardwareError(
+            "it is the tier below that has no DMA: say it of that one", where=f"{where}.dma"
+        )
+    if tier.compute is not None:
+        if is_device:
+            raise HardwareError(
+                "the processor of the device tier is the compute of the profile",
+                where=f"{where}.compute",
+            )
+        if tier.compute.processor is not None:
+            raise HardwareError(
+                "times of kernels are those of the device alone",
+                where=f"{where}.compute.processor",
+            )
+        _check_compute(tier.compute, f"{where}.compute")
+
+
+def _check_channels(hardware: Hardware, tiers: set[str]) -> set[str]:
+    """The names of the channels."""
     channels: set[str] = set()
     for channel in hardware.channels:
         where = f"channels.{channel.name}"
@@ -605,6 +632,10 @@ def _check(hardware: Hardware) -> None:
                 raise HardwareError(
                     "expected a bandwidth above 0 B/s and at most the channel's", where=where
                 )
+    return channels
+
+
+def _check_fabrics(hardware: Hardware, channels: set[str]) -> None:
     for fabric in hardware.fabrics:
         where = f"fabrics.{fabric.name}"
         if fabric.bandwidth_bytes_per_s <= 0:
@@ -629,17 +660,6 @@ def _check(hardware: Hardware) -> None:
             raise HardwareError("a channel is listed twice", where=f"{where}.channels")
     if len({fabric.name for fabric in hardware.fabrics}) != len(hardware.fabrics):
         raise HardwareError("a fabric is listed twice", where="fabrics")
-    if hardware.devices < 1:
-        raise HardwareError("expected at least 1 device", where="devices")
-    if hardware.devices > limit("devices"):
-        raise HardwareError(refusal("devices", hardware.devices).message, where="devices")
-    if hardware.devices_per_host is not None and hardware.devices_per_host < 1:
-        raise HardwareError("expected at least 1 device on a host", where="devices_per_host")
-    if hardware.chunk_bytes < 1:
-        raise HardwareError("expected chunks of at least 1 B", where="chunk")
-    _check_compute(hardware.compute, "compute")
-    if hardware.inspect_ns < 0:
-        raise HardwareError("expected an inspection time of at least 0 ns", where="runtime.inspect")
 
 
 def _check_compute(compute: Compute, where: str) -> None:
