@@ -175,6 +175,19 @@ def test_a_baseline_is_written_and_compared(tmp_path: Path) -> None:
     assert failure(better.assert_matches_baseline).startswith(f"{file}: broken TOML")
 
 
+@pytest.mark.parametrize("update", [False, True])
+def test_a_folder_of_baselines_that_leads_elsewhere_is_refused(
+    tmp_path: Path, update: bool
+) -> None:
+    inside, outside = tmp_path / "tests", tmp_path / "elsewhere"
+    inside.mkdir()
+    outside.mkdir()
+    (inside / "hosim-baselines").symlink_to(outside)
+    step = gate(inside, update=update).model(graph())
+    assert "expected a place inside" in failure(step.assert_matches_baseline)
+    assert not list(outside.iterdir())
+
+
 def test_a_baseline_with_a_name_of_its_own(tmp_path: Path) -> None:
     step = gate(tmp_path, update=True).model(graph())
     step.assert_matches_baseline("small-1.x")
