@@ -104,7 +104,7 @@ def fit(
     from hosim.study.searches import STEPS, sought
     from hosim.study.searches import fit as fitted
 
-    wanted, text = sought(options["largest"], options["smallest"], "fit")
+    wanted, text = sought(options["largest"], options["smallest"])
     asked = question(workload, hardware, policy, budget, **options)
     with in_cell() as tell:
         return fitted(asked, wanted, parse_axis(text, STEPS), options["slowdown"], tell)

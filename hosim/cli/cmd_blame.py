@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import question_of, say_notes
 from hosim.cli.progress import progress
-from hosim.io.options import Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,11 +28,8 @@ _OPTIONS = declared(
         metavar="FILE",
         help="A plan file to replay, instead of one that the policy makes.",
     ),
-    Option(
-        "top",
-        of=int,
-        metavar="N",
-        least=1,
+    replace(
+        OPTIONS["top"],
         help="How many stalls to show, the longest first.  [default: 5, with --detail 20]",
     ),
 )

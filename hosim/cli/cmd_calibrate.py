@@ -26,6 +26,7 @@ _OPTIONS = declared(
     Option(
         "traces",
         of=list[Path],
+        unless=("kernels",),
         argument=True,
         metavar="TRACE...",
         help="Traces of the PyTorch profiler, SQLite exports of Nsight Systems, or what python -m "
@@ -80,14 +81,10 @@ def calibrate(given: Given) -> None:
     number of samples and its residuals. With --kernels it fits the constants of the base profile's
     kernels to tables of measured times.
     """
-    from hosim.errors import InputError
-
     if given.kernels:
         _fit_kernels(given)
-    elif given.traces:
-        _fit_traces(given)
     else:
-        raise InputError("nothing to fit: give a TRACE, or --kernels TABLE", source="calibrate")
+        _fit_traces(given)
 
 
 def _fit_kernels(given: Given) -> None:

@@ -58,11 +58,8 @@ _OPTIONS = declared(
         help="Replay plans on this hardware as well, to compare times op by op; required for "
         "policies.",
     ),
-    Option(
-        "top",
-        of=int,
-        metavar="N",
-        least=1,
+    replace(
+        OPTIONS["top"],
         help="Show at most N rows of each table.  [default: 5, with --detail 40]",
     ),
 )

@@ -29,8 +29,7 @@ def fit(given: Given) -> None:
     from hosim.study.searches import STEPS, fit_rows, sought
     from hosim.study.searches import fit as fitted
 
-    either = "--largest FIELD=A..B and --smallest FIELD=A..B"
-    wanted, text = sought(given.largest, given.smallest, "fit", either)
+    wanted, text = sought(given.largest, given.smallest)
     axis = parse_axis(text, STEPS)
     check_drawn(given)
     question = question_of(given)

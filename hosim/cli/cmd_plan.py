@@ -10,7 +10,6 @@ from hosim.cli.options import console, print_json, questions_of, say_notes
 from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import note, say
-from hosim.errors import InputError
 from hosim.io.options import OPTIONS, Given, Option, declared
 
 if TYPE_CHECKING:
@@ -32,14 +31,14 @@ _OPTIONS = declared(
     "devices no_recompute rescale within time "
     "work json",
     replace(
-        OPTIONS["output"], endings=DATA, help="Where to write the plan: .json, .json.gz or .yaml."
+        OPTIONS["output"],
+        endings=DATA,
+        unless=("explain",),
+        help="Where to write the plan: .json, .json.gz or .yaml.",
     ),
     Option("explain", of=bool, default=False, help="Explain why each tensor moves or stays."),
-    Option(
-        "top",
-        of=int,
-        metavar="N",
-        least=1,
+    replace(
+        OPTIONS["top"],
         needs=("explain",),
         excludes={"all": ""},
         help="With --explain: every table, with at most N rows each.",
@@ -69,11 +68,6 @@ def plan(given: Given) -> None:
     from hosim.engine import replay
 
     output, explain = given.output, given.explain
-    if output is None and not explain:
-        raise InputError(
-            "nothing to do: give -o plan.json to write the plan, --explain to explain it, or both",
-            source="plan",
-        )
     (asked,) = questions_of(given)
     machine, budget_bytes = asked.hardware, asked.budget_bytes
     made, interrupted = _made(asked)
@@ -169,8 +163,7 @@ def _explain(
     it is 0.
     """
     from hosim.planner.hyperoffload.explanations import explain as explained
-    from hosim.report import explanation, summary, to_dict
-    from hosim.report import chosen_processors
+    from hosim.report import chosen_processors, explanation, summary, to_dict
 
     if made.processors and not json:
         console().print(chosen_processors(made, machine))

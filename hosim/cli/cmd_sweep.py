@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,14 @@ from hosim.cli.options import check_drawn, question_of, say_notes, write_picture
 from hosim.cli.progress import bar
 from hosim.cli.terminal import say, warn
 from hosim.errors import InputError
-from hosim.io.options import Given, Option, declared
+from hosim.io.options import OPTIONS, Given, Option, declared
 
 _OPTIONS = declared(
     "workload hardware vary points policy budget output jobs scheduler devices no_recompute "
     "rescale detail all plot json",
-    Option(
-        "vary",
-        of=list[str],
-        metavar="FIELD=VALUES",
+    replace(
+        OPTIONS["vary"],
+        unless=("points",),
         help="A field to vary; may be repeated. channels.h2d.bandwidth=25..200GB/s:8 (a range and "
         "a count), policy.k=1,2,4, "
         "workload.sequence=4096,8192, budget=50..100%:6; a+b=... sets both.",
@@ -28,6 +28,7 @@ _OPTIONS = declared(
     Option(
         "points",
         of=Path,
+        excludes={"vary": ""},
         metavar="FILE",
         help="Instead of --vary: a CSV file with a column for each field and a row for each point.",
     ),
@@ -52,9 +53,6 @@ def sweep(given: Given) -> None:
     from hosim.study.runs import cluster, pool
 
     vary, points, output, scheduler = given.vary, given.points, given.output, given.scheduler
-    if bool(vary) == (points is not None):
-        wrong = "too much to vary: give one of" if vary else "nothing to vary: give one of"
-        raise InputError(f"{wrong} --vary FIELD=VALUES and --points FILE", source="sweep")
     listed = read_vary(vary) if vary else read_points(str(points))
     check_drawn(given)
     question = question_of(given)

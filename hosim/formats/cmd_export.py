@@ -13,7 +13,7 @@ from hosim.cli.commands import command
 from hosim.cli.options import questions_of
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import InfeasibleError
 from hosim.io.options import OPTIONS, Given, Option, declared
 from hosim.units import human_percent
 
@@ -28,10 +28,15 @@ _OPTIONS = declared(
         "mindspore",
         of=bool,
         default=False,
+        unless=("llama_cpp",),
         help="Export to MindSpore 2.10: environment settings for its own offload strategies.",
     ),
     Option(
-        "llama_cpp", of=bool, default=False, help="Export to llama.cpp: -ngl, --n-cpu-moe and -ot."
+        "llama_cpp",
+        of=bool,
+        default=False,
+        excludes={"mindspore": ""},
+        help="Export to llama.cpp: -ngl, --n-cpu-moe and -ot.",
     ),
     replace(
         OPTIONS["output"], help="Where to write the settings: shell lines, or JSON if named .json."
@@ -57,8 +62,6 @@ def export(given: Given) -> None:
     from hosim.study.asked import RECOMPUTE, REORDER, without
     from hosim.study.runs import make_plan
 
-    if given.mindspore == given.llama_cpp:
-        raise InputError("name a runtime: --mindspore or --llama-cpp", source="export")
     (asked,) = questions_of(given)
     graph, machine, budget_bytes = asked.graph, asked.hardware, asked.budget_bytes
     choice = without(asked.choice, RECOMPUTE, REORDER)  # settings cannot change the graph

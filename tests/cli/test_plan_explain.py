@@ -131,7 +131,6 @@ def test_top_shows_the_first_lines(
     why = json.loads(hosim("plan", *llama, *QUICK, "--explain", "--json", "--top", 3).stdout)
     assert why["tensors"] == planned[1]["tensors"][:3]
     output = hosim("plan", *llama, *QUICK, "--explain", "--top", 3).stdout
-    assert "Gaps by bytes saved at the peak" in output
     assert max(map(len, output.splitlines())) <= 120
 
 
@@ -156,8 +155,7 @@ def test_the_default_fits_a_screen_and_says_how_to_see_all(llama: tuple[str, ...
         (
             [],
             2,
-            "error: plan: nothing to do: give -o plan.json to write the plan, --explain to "
-            "explain it, or both",
+            "error: plan: requires --output or --explain",
         ),
         (["-o", "x.json", "--json"], 2, "error: plan: --json requires --explain"),
         (["-o", "x.json", "--top", "3"], 2, "error: plan: --top requires --explain"),

@@ -78,7 +78,7 @@ def test_files(tmp_path):
         (
             ["export", "w.json", "--hardware", "toy"],
             2,
-            "error: export: name a runtime: --mindspore or --llama-cpp",
+            "error: export: requires --mindspore or --llama-cpp",
         ),
         (
             [*ARGUMENTS, "-o", "nowhere/s.sh"],

@@ -122,7 +122,7 @@ def test_the_command_prints_a_line_for_a_shell(tmp_path: Path) -> None:
             ["gpt2:phase=decode", "--llama-cpp", "-p", "resident"],
             "no name in a GGUF is known for tensor",
         ),
-        ([ASKED, "--llama-cpp", "--mindspore"], "name a runtime: --mindspore or --llama-cpp"),
+        ([ASKED, "--llama-cpp", "--mindspore"], "--llama-cpp and --mindspore exclude each other"),
     ],
 )
 def test_what_cannot_be_exported_is_refused(arguments: list[str], message: str) -> None:

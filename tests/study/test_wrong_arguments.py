@@ -34,10 +34,8 @@ WRONG: dict[str, Callable[[], object]] = {
     "slowdown: expected a number, got '2'": lambda: ANY.fit(
         GRAPH, MACHINE, smallest=BANDWIDTH, slowdown="2"
     ),
-    "fit: give one of largest='FIELD=A..B' and smallest='FIELD=A..B'": lambda: ANY.fit(
-        GRAPH, MACHINE, smallest=3
-    ),
-    "serve_fit: give one of largest='FIELD=A..B' and smallest='FIELD=A..B'": lambda: ANY.serve_fit(
+    "smallest: expected a text, got 3": lambda: ANY.fit(GRAPH, MACHINE, smallest=3),
+    "largest: expected a text, got 3": lambda: ANY.serve_fit(
         "llama-3.1-8b", "h100-80gb-sxm", "poisson:rate=1", largest=3, within="ttft.p95=1s"
     ),
     "more_memory: expected a size with its unit, such as '80 GiB', got 1000000000.0": lambda: (

@@ -36,7 +36,8 @@ class Option:
     how the shell spells it, if not by its name; an ``argument`` is given without one. ``least`` and
     ``most`` are the ends of a number's range, ``known`` gives the names that it may be,
     ``completes`` those with which it may begin. ``needs`` are options of which one has to be given
-    as well, ``excludes`` those that must not be, and why. ``endings`` are those of a file that is
+    as well, ``excludes`` those that must not be, and why; ``unless`` those of which one has to be
+    given where this is not. ``endings`` are those of a file that is
     written; ``None``: it is no such file.
     """
 
@@ -55,6 +56,7 @@ class Option:
     completes: Callable[[], Iterable[str]] | None = None
     needs: tuple[str, ...] = ()
     excludes: Mapping[str, str] = field(default_factory=dict)
+    unless: tuple[str, ...] = ()
     endings: tuple[str, ...] | None = None
     shows_default: bool = True
 
@@ -172,7 +174,7 @@ def check_together(
     at_shell: bool = False,
 ) -> None:
     """Raise :class:`InputError` for an option without one that it needs, or beside one that it
-    excludes.
+    excludes, and where all are lacking of which one has to be given.
     """
     there = {
         option.name: option
@@ -189,6 +191,11 @@ def check_together(
                 said = f"and {named[other]} exclude each other: {why or 'give one of them'}"
         if said is not None:
             raise InputError(f"{named[option.name]} {said}", source=source, where=where)
+    for option in options:
+        either = [name for name in (option.name, *option.unless) if name in named]
+        if option.unless and not any(name in there for name in either):
+            said = f"requires {' or '.join([named[name] for name in either])}"
+            raise InputError(said, source=source, where=where)
 
 
 def refuse_others(

@@ -330,7 +330,7 @@ OPTIONS: Mapping[str, Option] = _table(
     ),
     Option(
         "largest",
-        takes="str | None",
+        unless=("smallest",),
         metavar="FIELD=A..B[:N]",
         help="Find the largest value of a field: workload.batch=1..64, workload.layers=1..80.",
         about="A field and its range, of which the largest value that fits is wanted: "
@@ -338,7 +338,7 @@ OPTIONS: Mapping[str, Option] = _table(
     ),
     Option(
         "smallest",
-        takes="str | None",
+        excludes={"largest": ""},
         metavar="FIELD=A..B[:N]",
         help="Find the smallest value of a field: channels.h2d.bandwidth=5..200GB/s:40, "
         "tiers.hbm.capacity=8..80GiB:73. A range without a count has about 100 round values.",
@@ -385,6 +385,8 @@ OPTIONS: Mapping[str, Option] = _table(
         excludes={"json": ""},
         help="Print every row of the answer, not the first five.",
     ),
+    Option("top", of=int, metavar="N", least=1),
+    Option("vary", of=list[str], metavar="FIELD=VALUES"),
     Option("plot", of=Path, endings=(), help="Write a picture: .png, .svg or .pdf."),
     Option(
         "trace",

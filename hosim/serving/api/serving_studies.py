@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, Vary, in_cell
 from hosim.errors import HosimError, InputError
-from hosim.io.options import file_of, whole
+from hosim.io.options import OPTIONS, check_together, file_of, whole
 from hosim.limits import within
 from hosim.serving import beyond, latency_limits, statistic_limits
 from hosim.serving.api.serving_points import (
@@ -320,7 +320,10 @@ def serve_fit(
     >>> found.value
     1
     """
-    wanted, text = sought(largest, smallest, "serve_fit")
+    given = {"largest": largest, "smallest": smallest}
+    ends = {name: OPTIONS[name].read(value) for name, value in given.items()}
+    check_together(tuple([OPTIONS[name] for name in ends]), ends, "serve_fit")
+    wanted, text = sought(**ends)
     axis = parse_axis(text, STEPS)
     limits = statistic_limits(within)
     asked = asked_question(model, hardware, requests, options, {})

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
 from hosim.cli.options import print_json, say_notes
 from hosim.cli.progress import bar
 from hosim.cli.terminal import say
-from hosim.errors import InputError
-from hosim.io.options import Given, Option
+from hosim.io.options import OPTIONS, Given, Option
 from hosim.serving.commands.cmd_serve import options_of, study_title
 from hosim.serving.serve_options import of_serving, serving_options
 
@@ -17,16 +18,15 @@ SET = of_serving(
     metavar="OPTION=VALUE",
     help="An option of hosim.serve for all points, such as token_budget=1024; may be repeated.",
 )
+_VARY = replace(
+    OPTIONS["vary"],
+    help="A field to vary; may be repeated: requests.rate=5..50:10, blocks=1000,2000, "
+    "token_budget=1024,2048, model.tensor=1,2, "
+    "hardware=h100,h200.",
+)
 STUDY = (
     SET,
-    Option(
-        "vary",
-        of=list[str],
-        metavar="FIELD=VALUES",
-        help="A field to vary; may be repeated: requests.rate=5..50:10, blocks=1000,2000, "
-        "token_budget=1024,2048, model.tensor=1,2, "
-        "hardware=h100,h200.",
-    ),
+    _VARY,
     Option(
         "seeds",
         of=int,
@@ -40,7 +40,9 @@ STUDY = (
 
 @command(
     *serving_options(
-        "model hardware requests vary seeds limit set output jobs scheduler detail json", *STUDY
+        "model hardware requests vary seeds limit set output jobs scheduler detail json",
+        *STUDY,
+        replace(_VARY, unless=("seeds",)),
     )
 )
 def serve_sweep(given: Given) -> None:
@@ -57,10 +59,6 @@ def serve_sweep(given: Given) -> None:
     from hosim.study.rows_of_answers import records, varied_columns
 
     vary, seeds = given.vary, given.seeds
-    if not vary and seeds is None:
-        raise InputError(
-            "nothing to vary: give --vary FIELD=VALUES or --seeds N", source="serve-sweep"
-        )
     points = read_vary(vary) if vary else [{"requests.seed": seed} for seed in range(seeds or 1)]
     with bar() as tell:
         frame = swept(

@@ -241,22 +241,13 @@ def _in_draws(
     return dict(sorted(probes.items())), ends_of(order, axis.values, lasts)
 
 
-def sought(
-    largest: str | None,
-    smallest: str | None,
-    source: str,
-    given: str = "largest='FIELD=A..B' and smallest='FIELD=A..B'",
-) -> tuple[Wanted, str]:
-    """Return the wanted end of a range, and the text of the range. Raises :class:`InputError`
-    unless exactly one of the two is a text.
+def sought(largest: str | None, smallest: str | None) -> tuple[Wanted, str]:
+    """Return the wanted end of a range, and the text of the range, of which one is given.
 
-    >>> sought(None, "blocks=1..64", "fit")
+    >>> sought(None, "blocks=1..64")
     ('smallest', 'blocks=1..64')
     """
-    text = largest or smallest
-    if not isinstance(text, str) or (largest and smallest):
-        raise InputError(f"give one of {given}", source=source)
-    return "largest" if largest else "smallest", text
+    return ("smallest", smallest or "") if largest is None else ("largest", largest)
 
 
 def ascending(axis: Axis) -> Axis:
