@@ -40,6 +40,7 @@ STEP = "gpt2:phase=train:sequence=64:layers=1:batch=2"
             {"step": 1.25, "tokens/s": 5e3},
         ),
         ("Step time 830ms", {"step": 0.83}),
+        ("step time 830 ms, 1.52 s/it", {"step": 0.83}),  # one figure, by the first pattern
         ("1.52 s/it, 31.2 tokens/s", {"step": 1.52, "tokens/s": 31.2}),
         (
             "peak_memory_reserved: 40 GB, max allocated = 1024 MiB",
