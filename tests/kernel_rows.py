@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hosim.analysis.costmodel.kernels import DTYPES
 from hosim.analysis.costmodel.kernels.op_families import Processor
 from hosim.io.importers.recordings import KernelTable, read_kernel_tables
-from hosim.validate.fits import peak_dtype
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "kernels"
 
@@ -64,4 +64,4 @@ MACHINES = {"a100_sxm": _A100, "h100_sxm": _H100, "l40s": _L40S}
 def processor(machine: str, dtype: str) -> Processor:
     """The processor for kernels of this dtype."""
     peaks, bandwidth, multiprocessors, clock_hz, links = MACHINES[machine]
-    return Processor(peaks[peak_dtype(dtype)], bandwidth, multiprocessors, clock_hz, links)
+    return Processor(peaks[DTYPES[dtype].compute], bandwidth, multiprocessors, clock_hz, links)

@@ -8,7 +8,12 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.validate.calibrated_profile import calibrated_profile, host_channel
-    from hosim.validate.calibration import Calibration, base_with_figures, calibrate, likely_base
+    from hosim.validate.calibration import (
+        Calibration,
+        base_with_figures,
+        calibrate,
+        likely_base,
+    )
     from hosim.validate.damage import refuse_damage
     from hosim.validate.held_out import (
         HeldOut,
@@ -18,11 +23,18 @@ if TYPE_CHECKING:
         learned_part,
         predict_trace,
     )
-    from hosim.validate.measurements import Measurements, Sweep, read_measurements
+    from hosim.validate.measurements import (
+        Measurements,
+        Sweep,
+        read_measurements,
+    )
     from hosim.validate.modelled_times import ModelledOps, modelled
-    from hosim.validate.plan_rows import plan_rows
-    from hosim.validate.rank_replay import rank_complaint, ranks_to_dict, replay_ranks
-    from hosim.validate.scheme_report import validate_schemes
+    from hosim.validate.rank_replay import (
+        rank_complaint,
+        ranks_to_dict,
+        replay_ranks,
+    )
+    from hosim.validate.scheme_report import plan_rows, validate_schemes
     from hosim.validate.validation import (
         Validation,
         beside,
@@ -40,9 +52,8 @@ else:
             "held_out": "HeldOut hold_out learn_before learn_from learned_part predict_trace",
             "measurements": "Measurements Sweep read_measurements",
             "modelled_times": "ModelledOps modelled",
-            "plan_rows": "plan_rows",
             "rank_replay": "rank_complaint ranks_to_dict replay_ranks",
-            "scheme_report": "validate_schemes",
+            "scheme_report": "plan_rows validate_schemes",
             "validation": "Validation beside read_trace validate validation_to_dict",
         },
     )

@@ -730,7 +730,6 @@ def figures(*ops: ReplayedOp) -> StructuralReplay:
         Latencies({}, {}, {}, {}, {}, 0),
         (),
         0,
-        0,
     )
 
 

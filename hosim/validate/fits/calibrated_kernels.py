@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.analysis.costmodel.kernels import CLASSES, DTYPES, KernelClass, processor_for
+from hosim.analysis.costmodel.kernels import CLASSES, KernelClass, processor_for
 from hosim.analysis.costmodel.kernels.op_families import Array, Processor, Shapes
 from hosim.errors import InputError
 from hosim.hardware import Hardware
@@ -133,11 +133,6 @@ def summary(errors: Array) -> KernelErrors:
     off = np.abs(errors)
     median, p90 = (float(x) for x in np.quantile(off, [0.5, 0.9]))
     return KernelErrors(len(errors), median, p90, float(off.max()), float(np.median(errors)))
-
-
-def peak_dtype(dtype: str) -> str:
-    """The dtype whose peak kernels of this label compute at."""
-    return DTYPES[dtype].compute
 
 
 def _times(

@@ -73,7 +73,6 @@ class StructuralReplay:
     given: GivenNumbers
     constants: Latencies
     recurring: tuple[RecurringDelay, ...]
-    graph_ops: int
     end_ns: int
     """The time at which the whole replay has ended, the host's last call included."""
 
@@ -153,7 +152,6 @@ def structural_replay(built: Structure) -> StructuralReplay:
         built.given,
         built.latencies,
         built.known.recurring,
-        len(built.graph.ops),
         max(timeline.op_end_ns),
     )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from hosim.io.importers.recordings import KinetoTrace
 from hosim.validate.recorded_steps import (
@@ -31,7 +31,6 @@ Cause = Literal[
     "a constant with too few samples",
     "damaged",
 ]
-CAUSES: tuple[Cause, ...] = get_args(Cause)
 
 _JUST_NS = 50_000
 """Something that ended no longer than this before an op may be what it waited for."""
