@@ -2,6 +2,7 @@
 whole.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -32,6 +33,7 @@ from hosim.gate.records import (
     record_text,
     save_matrix,
     save_record,
+    source_digest,
 )
 from hosim.graph import Graph, Op, Tensor
 from hosim.result import SEMANTICS
@@ -421,6 +423,17 @@ def test_what_is_wrong_is_said_in_one_line(
         read_record(path)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_the_digest_of_a_folder_is_of_names_and_contents(tmp_path: Path) -> None:
+    """128 bits: of the text before it, then of each file in order its name and its own digest."""
+    folder = tmp_path / "model"
+    (folder / "a").mkdir(parents=True)
+    (folder / "a" / "z").write_bytes(b"first")
+    (folder / "b").write_bytes(b"second")
+    files = ((b"model/a/z", b"first"), (b"model/b", b"second"))
+    parts = [b"\0" + name + b"\0" + hashlib.sha256(held).digest() for name, held in files]
+    assert source_digest(folder, "x") == hashlib.sha256(b"x" + b"".join(parts)).hexdigest()[:32]
 
 
 def test_it_is_the_same_whatever_the_hash_seed(tmp_path: Path) -> None:

@@ -73,6 +73,17 @@ def test_the_peak_is_divided_by_kind_and_by_module() -> None:
     assert answer.remedies == ()
 
 
+def test_states_are_in_the_module_of_their_weight() -> None:
+    """Adam has a copy of 4 bytes and two moments of 4 for each weight of 2 bytes; the head of Llama
+    is a module of its own, one name long.
+    """
+    asked = {"model": "llama-3.1-8b", "layers": 1, "phase": "train", "sequence": 64}
+    held = {one.module: one.kinds for one in hosim.fits(asked, machine(10**11)).by_module}
+    assert held["lm_head"]["optimizer_state"] > 0
+    for kinds in held.values():
+        assert kinds.get("optimizer_state", 0) == 6 * kinds.get("parameter", 0)
+
+
 def test_remedies_are_what_the_other_commands_say() -> None:
     answer = hosim.fits({**SMALL, "batch": 8}, machine(9 * 10**8))
     assert answer.verdict == "does not fit"
