@@ -343,8 +343,9 @@ class Plan(Deriving, InCells):
         dict of int to tuple of str
             Tiers by the tensor's position.
         """
-        homes = self.graph.tensors.column(lambda tensor: (tensor.home or device_tier,))
-        tiers: dict[int, tuple[str, ...]] = {t: homes[t] for t in self.graph.initial}
+        homes = [(tensor.home or device_tier,) for tensor in self.graph.tensors.alike]
+        codes = self.graph.tensors.codes
+        tiers: dict[int, tuple[str, ...]] = {t: homes[codes[t]] for t in self.graph.initial}
         tiers.update((t, tuple(where)) for t, where in self.initial.items())
         return {t: where for t, where in sorted(tiers.items()) if where} if self.initial else tiers
 

@@ -8,18 +8,25 @@ for networkx' algorithms.
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, chain, pairwise
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hosim.base.in_cells import InCells
-from hosim.data.columns import CompactUsers, Ops, Tensors
+from hosim.data.columns import CompactUsers, Growing, Ops, Tensors
 from hosim.data.derived import Deriving
 from hosim.data.graph_check import check_graph
-from hosim.data.graph_parts import DEVICE, KINDS, MAIN_STREAM, PERSISTENT_KINDS, Op, Tensor
+from hosim.data.graph_parts import (
+    DEVICE,
+    KINDS,
+    MAIN_STREAM,
+    PERSISTENT_KINDS,
+    Op,
+    OpFields,
+    Tensor,
+)
 from hosim.errors import GraphError
 from hosim.plain_text import counted, printable, shown
 from hosim.units import human_size
@@ -38,7 +45,8 @@ __all__ = [
     "Tensor",
 ]
 
-_FLAG, _TEXT, _WHOLE = (bool, type(None)), (str, type(None)), (int, type(None))
+
+_WHOLE = (int, type(None))
 
 
 def _check_head(name: object, meta: object, where: str) -> None:
@@ -51,8 +59,13 @@ def _check_head(name: object, meta: object, where: str) -> None:
         raise GraphError(f"expected a mapping, got {shown(meta, 60)}", where="meta")
 
 
-def _new_op(name: Any, row: tuple[Any, ...], named: list[int], also_on: Any) -> Op:
-    """An op of a builder's row and of the positions that it names. Raises :class:`GraphError`."""
+def _new_op(
+    name: Any, row: tuple[Any, ...], named: list[int], counts: Iterable[int], more: OpFields
+) -> Op:
+    """An op of what a builder is given; ``named`` are the positions in its lists, ``counts`` how
+    many each has. Raises :class:`GraphError`.
+    """
+    also_on = more.get("also_on")
     if not isinstance(also_on, Mapping | None) or not all(
         [isinstance(other, str) for other in also_on or ()]
     ):
@@ -60,9 +73,19 @@ def _new_op(name: Any, row: tuple[Any, ...], named: list[int], also_on: Any) -> 
             f"expected a mapping of processors to durations, got {shown(also_on, 60)}",
             where=f"op {printable(str(name))}, also_on",
         )
-    lists = [tuple(named[begin:end]) for begin, end in pairwise(accumulate(row[:4], initial=0))]
-    others = tuple((also_on or {}).items())
-    return Op(*(name, row[4], *lists, *row[5:-2], others, row[-1]))
+    lists: list[Any] = [
+        tuple(named[begin:end]) for begin, end in pairwise(accumulate(counts, initial=0))
+    ]
+    others: dict[str, Any] = {**more, "also_on": tuple((also_on or {}).items())}
+    return Op(name, row[0], *lists, *row[1:], **others)
+
+
+def _are_plain(more: OpFields) -> bool:
+    """Return whether each field is the same as what it equals: True and 1.0 equal 1, but are no
+    figures.
+    """
+    values = chain(more.values(), more.get("sizes", ()))
+    return {str, int, tuple, type(None)}.issuperset(map(type, values))
 
 
 @dataclass(frozen=True, init=False)
@@ -292,8 +315,8 @@ class GraphBuilder:
         _check_head(name, meta, "workload.name")
         self.name = name
         self.meta = dict(meta or {})
-        self._tensors = Tensors.growing()
-        self._ops = Ops.growing()
+        self._tensors = Growing[Tensor]()
+        self._ops = Growing[Op]()
         self._named: list[int] = []
 
     def tensor(
@@ -332,25 +355,17 @@ class GraphBuilder:
         GraphError
             If the name is taken.
         """
-        so_far, made = self._tensors, None
-        if persistent is None and kind.__class__ is str:
-            persistent = kind in PERSISTENT_KINDS
-        row = size_bytes, kind, home, persistent, of
+        so_far, row = self._tensors, (size_bytes, kind, home, persistent, of)
+        key = name.__class__, *row, size_bytes.__class__, persistent.__class__
         try:
-            if not (
-                name.__class__ is str
-                and size_bytes.__class__ is int
-                and persistent.__class__ is bool
-            ):
-                raise KeyError
-            code = so_far.known[row]
+            code, made = so_far.known[key], None
         except (KeyError, TypeError):  # new, or not to be compared with what is known
-            made = Tensor(name, *row)
+            code, made = len(so_far.alike), Tensor(name, *row)
         if name in so_far.positions:
             where = f"tensors[{len(so_far.codes)}].name"
             raise GraphError(f"tensor name {name!r} is listed twice", where=where)
         if made is not None:
-            code = so_far.code(made)
+            so_far.new(key, made)
         so_far.positions[name] = len(so_far.codes)
         so_far.codes.append(code)
         return name
@@ -367,14 +382,7 @@ class GraphBuilder:
         stream: str = MAIN_STREAM,
         duration_ns: int | None = None,
         flops: int = 0,
-        bytes_accessed: int = 0,
-        dtype: str = "bf16",
-        workspace_bytes: int = 0,
-        kernel: str = "",
-        sizes: tuple[int, ...] = (),
-        processor: str = "",
-        also_on: Mapping[str, int | None] | None = None,
-        message: str = "",
+        **more: Unpack[OpFields],
     ) -> str:
         """Add an op after those already there.
 
@@ -398,24 +406,8 @@ class GraphBuilder:
             Its measured duration in nanoseconds, which wins over the cost model.
         flops
             Floating-point operations.
-        bytes_accessed
-            Bytes read and written in the tier of its processor.
-        dtype
-            The data type.
-        workspace_bytes
-            Bytes held in the tier of its processor while it runs.
-        kernel
-            The class of kernels that it is one of.
-        sizes
-            The sizes of that class, in its order.
-        processor
-            The tier whose processor runs it; empty: the device.
-        also_on
-            Other processors that a plan may let it run on instead (``""``: the device), each with
-            its measured duration in nanoseconds there, or ``None``.
-        message
-            What it sends, receives or exchanges with other stages of a pipeline, by a name that
-            their ops have, too.
+        **more
+            The other fields of an :class:`Op`, with its defaults; ``also_on`` is a mapping here.
 
         Returns
         -------
@@ -429,7 +421,7 @@ class GraphBuilder:
             list.
         """
         so_far, named, at, start = self._ops, self._named, self._tensors.positions, len(self._named)
-        read = written = mutated = awaited = made = None
+        read = written = mutated = awaited = None
         try:
             if str in (inputs.__class__, outputs.__class__, mutates.__class__, deps.__class__):
                 raise TypeError
@@ -445,48 +437,29 @@ class GraphBuilder:
             if deps.__class__ is not tuple or deps:
                 named.extend(map(so_far.positions.__getitem__, deps))
             awaited = len(named) - start - read - written - mutated
-            row = (
-                read,
-                written,
-                mutated,
-                awaited,
-                kind,
-                stream,
-                duration_ns,
-                flops,
-                bytes_accessed,
-                dtype,
-                workspace_bytes,
-                kernel,
-                sizes,
-                processor,
-                (),
-                message,
-            )
+            row = kind, stream, duration_ns, flops
+            key = (read, written, mutated, awaited, *row, *more.items())
             try:
                 if not (
                     name.__class__ is str
-                    and flops.__class__
-                    is bytes_accessed.__class__
-                    is workspace_bytes.__class__
-                    is int
+                    and flops.__class__ is int
                     and duration_ns.__class__ in _WHOLE
-                    and also_on is None
-                    and (not sizes or {*map(type, sizes)} == {int})
+                    and (not more or _are_plain(more))
                 ):
                     raise KeyError
-                code = so_far.known[row]
+                code, made = so_far.known[key], None
             except (KeyError, TypeError):  # new, or not to be compared with what is known
-                made = _new_op(name, row, named[start:], also_on)
+                counts = read, written, mutated, awaited
+                code, made = len(so_far.alike), _new_op(name, row, named[start:], counts, more)
             if name in so_far.positions:
                 raise GraphError(
                     f"op name {name!r} is listed twice", where=f"ops[{len(so_far.codes)}].name"
                 )
         except BaseException as error:
-            counts, given = (read, written, mutated, awaited), (inputs, outputs, mutates, deps)
-            raise self._refused(error, start, counts, given) from None
+            listed, given = (read, written, mutated, awaited), (inputs, outputs, mutates, deps)
+            raise self._refused(error, start, listed, given) from None
         if made is not None:
-            code = so_far.code(made)
+            so_far.new(key, made)
         so_far.positions[name] = len(so_far.codes)
         so_far.codes.append(code)
         return name
@@ -521,7 +494,7 @@ class GraphBuilder:
         tensors, ops = self._tensors, self._ops
         return Graph(
             self.name,
-            Tensors(tensors.positions.copy(), tensors.alike, array("i", tensors.codes)),
-            Ops(ops.positions.copy(), ops.alike, array("i", ops.codes), array("i", self._named)),
+            Tensors(tensors.positions.copy(), tensors.alike, tensors.codes),
+            Ops(ops.positions.copy(), ops.alike, ops.codes, self._named),
             self.meta,
         )

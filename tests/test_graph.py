@@ -366,7 +366,35 @@ def test_what_equals_a_number_that_is_known_is_still_refused(field: str) -> None
         b.tensor("y", True)
     with pytest.raises(GraphError, match="persistent"):
         b.tensor("y", 1, persistent=0)  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="name"):
+        b.op(2, "matmul", sizes=(1,), **{field: 1})  # type: ignore[arg-type]
+    with pytest.raises(GraphError, match="name"):
+        b.tensor(2, 1)  # type: ignore[arg-type]
     assert len(b.build().ops) == len(b.build().tensors) == 1
+
+
+def test_an_unknown_field_of_an_op_is_refused() -> None:
+    b = GraphBuilder("toy")
+    b.op("f", "matmul")
+    with pytest.raises(TypeError, match="flop"):
+        b.op("g", "matmul", flop=1)  # type: ignore[call-arg]
+    assert len(b.build().ops) == 1
+
+
+def test_calls_that_say_the_same_make_ops_that_are_alike() -> None:
+    """Whichever defaults they say, and in whatever order."""
+    b = GraphBuilder("toy")
+    b.tensor("a", 1), b.tensor("b", 1, persistent=False, of="")
+    b.op("f", "matmul", dtype="bf16", kernel="", sizes=(1,))
+    b.op("g", "matmul", sizes=(1,), dtype="bf16")
+    b.op("h", "matmul", sizes=(1,), also_on={})
+    b.op("i", "matmul", sizes=(1,), dtype="gemm")
+    b.op("j", "matmul", sizes=(1,), kernel="gemm")
+    graph = b.build()
+    assert [len(graph.tensors.alike), len(graph.ops.alike)] == [1, 3]
+    assert list(graph.ops.codes) == [0, 0, 0, 1, 2]
+    assert [op.kernel for op in graph.ops] == ["", "", "", "", "gemm"]
+    assert graph == Graph("toy", tuple(graph.tensors), tuple(graph.ops))
 
 
 F = Op("f", "k", inputs=(0,), outputs=(1,))

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         inverse,
         plan_fingerprint,
     )
-    from hosim.analysis.critical_path import critical_path, tails
     from hosim.analysis.edited_curve import Numbers, edited_curve
     from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
     from hosim.analysis.happens_before import HappensBefore
@@ -37,7 +36,6 @@ else:
         {
             "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse "
             "plan_fingerprint",
-            "critical_path": "critical_path tails",
             "edited_curve": "Numbers edited_curve",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
@@ -50,8 +48,8 @@ else:
 
 __all__ = [
     "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "Numbers", "StageExchange", "StaticPeak", "ascend",
-    "bubbles", "canonical", "canonical_places", "critical_path", "digest", "edited_curve",
+    "bubbles", "canonical", "canonical_places", "digest", "edited_curve",
     "excess_of", "exchanges", "graph_fingerprint", "homes_below", "idle_below", "initial_set", "inverse",
     "largest_op", "live_ranges", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
-    "tails", "tensor_gaps",
+    "tensor_gaps",
 ]  # fmt: skip

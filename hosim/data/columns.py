@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from itertools import chain
 from operator import attrgetter
@@ -32,28 +33,23 @@ _NOBODY = -1
 
 
 class Growing(Generic[P]):
-    """Columns to which one item after the other is added; ``known`` has the code of each key."""
+    """Columns to which one item after the other is added. ``known`` has the code of each key by
+    which the one who adds them tells kinds of items apart; several may be alike.
+    """
 
-    __slots__ = ("_key", "alike", "codes", "known", "positions")
+    __slots__ = ("alike", "codes", "known", "positions")
 
-    def __init__(self, key: Callable[[P], Hashable], items: Iterable[P] = ()) -> None:
-        self._key = key
+    def __init__(self) -> None:
         self.positions: dict[str, int] = {}
         self.alike: list[P] = []
         self.codes: list[int] = []
         self.known: dict[Hashable, int] = {}
-        for at, item in enumerate(items):
-            self.positions[item.name] = at
-            self.codes.append(self.code(item))
 
-    def code(self, item: P) -> int:
-        """The code of an item, which may be the first one of its kind."""
-        key = self._key(item)
-        code = self.known.get(key)
-        if code is None:
-            code = self.known[key] = len(self.alike)
-            self.alike.append(item)
-        return code
+    def new(self, key: Hashable, item: P) -> None:
+        """Note an item that is the first one of its key."""
+        with suppress(TypeError):  # a key that has no hash is new each time
+            self.known[key] = len(self.alike)
+        self.alike.append(item)
 
 
 class Columns(Sequence[P]):
@@ -79,22 +75,27 @@ class Columns(Sequence[P]):
     def __init__(
         self,
         positions: Mapping[str, int],
-        alike: Iterable[P],
-        codes: bytes | array[int],
-        named: bytes | array[int] = b"",
+        alike: Sequence[P],
+        codes: Iterable[int],
+        named: Iterable[int] = (),
         made: tuple[P, ...] | None = None,
     ) -> None:
-        self.positions, self.alike = positions, tuple(alike)
-        self.codes, self.named = [memoryview(bytes(each)).cast("i") for each in (codes, named)]
+        """``codes`` index ``alike``, of which several may be so."""
+        lists, shared = _getter(self.lists), attrgetter(*self._shared)
+        known: dict[Hashable, int] = {}
+        first, kinds = list[P](), list[int]()
+        for item in alike:
+            code = known.setdefault((*map(len, lists(item)), *shared(item)), len(first))
+            if code == len(first):
+                first.append(item)
+            kinds.append(code)
+        if len(first) < len(kinds):
+            codes = map(kinds.__getitem__, codes)
+        self.positions, self.alike = positions, tuple(first)
+        self.codes, self.named = [
+            memoryview(array("i", each)).toreadonly() for each in (codes, named)
+        ]
         self._made = made
-
-    @classmethod
-    def growing(cls, items: Iterable[P] = ()) -> Growing[P]:
-        """Columns to which more can be added, of these items."""
-        lists, shared = _getter(cls.lists), attrgetter(*cls._shared)
-        if not cls.lists:
-            return Growing(shared, items)
-        return Growing(lambda item: (*map(len, lists(item)), *shared(item)), items)
 
     @classmethod
     def keep(cls, items: Sequence[P], where: str) -> Self:
@@ -111,13 +112,13 @@ class Columns(Sequence[P]):
             if not isinstance(item, cls.of):
                 text = f"expected a {kind}, got {shown(item, 60)}"
                 raise GraphError(text, where=f"{where}[{i}]")
-        growing, lists = cls.growing(items), _getter(cls.lists)
+        positions, lists = {item.name: at for at, item in enumerate(items)}, _getter(cls.lists)
         named = [*chain.from_iterable(chain.from_iterable(map(lists, items)))]
         try:
             kept = array("i", named)
         except OverflowError:
             kept = array("i", [t if 0 <= t < 1 << 31 else _NOBODY for t in named])
-        return cls(growing.positions, growing.alike, array("i", growing.codes), kept, tuple(items))
+        return cls(positions, items, range(len(items)), kept, tuple(items))
 
     def __reduce__(self) -> tuple[Any, ...]:
         codes, named = bytes(self.codes), bytes(self.named)
@@ -134,6 +135,12 @@ class Columns(Sequence[P]):
     def column(self, of: Callable[[P], V]) -> list[V]:
         """What a function makes of each item, which looks neither at names nor at positions."""
         return list(map([of(item) for item in self.alike].__getitem__, self.codes))
+
+    def numbers(self, of: Callable[[P], int], code: str) -> npt.NDArray[Any]:
+        """What such a function makes of each item, in an array of that type."""
+        import numpy as np  # here, as it takes longer to import than commands without a graph take
+
+        return np.asarray(np.array([of(item) for item in self.alike], code)[np.asarray(self.codes)])
 
     def those(self, test: Callable[[P], object]) -> tuple[int, ...]:
         """The positions of items for which such a function is true."""

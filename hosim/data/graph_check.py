@@ -52,8 +52,7 @@ def _names_fit(tensors: Tensors, ops: Ops) -> bool:
         return False
     first_made = np.full(len(tensors), len(ops), "i")
     first_made[named[made][::-1]] = op[made][::-1]
-    there = tensors.column(lambda tensor: bool(tensor.persistent or tensor.home))
-    first_made[np.array(there, bool)] = -1
+    first_made[tensors.numbers(lambda tensor: bool(tensor.persistent or tensor.home), "?")] = -1
     used = ~(made | awaited)
     if (first_made[named[used]] >= op[used]).any():
         return False

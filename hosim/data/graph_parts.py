@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import TypedDict
 
 from hosim.base.whole_numbers import keep_whole
 from hosim.data.field_kinds import keep_kinds
@@ -251,3 +252,18 @@ class Op:
         """Every tensor the op touches (input, output or mutated), each once."""
         listed = self.inputs + self.outputs + self.mutates
         return listed if len(set(listed)) == len(listed) else tuple(dict.fromkeys(listed))
+
+
+class OpFields(TypedDict, total=False):
+    """The fields of an :class:`Op` that :meth:`hosim.graph.GraphBuilder.op` hands on; ``also_on`` is
+    a mapping from processors to durations in nanoseconds.
+    """
+
+    bytes_accessed: int
+    dtype: str
+    workspace_bytes: int
+    kernel: str
+    sizes: tuple[int, ...]
+    processor: str
+    also_on: Mapping[str, int | None] | None
+    message: str

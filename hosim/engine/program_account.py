@@ -34,6 +34,7 @@ from hosim.result import (
     CACHING,
     EXPANDABLE,
     IN_PROGRAM_ORDER,
+    IN_TIME,
     LEDGER,
     AllocatorFigures,
     AllocatorState,
@@ -76,7 +77,7 @@ def program_account(
     ``timeline`` is that of the plan's replay: it says when other streams' work has passed. Raises
     as :func:`check_program_account`.
     """
-    check_program_account(plan, allocator)
+    check_program_account(plan, MemoryCount(allocator, IN_PROGRAM_ORDER))
     blocks = _Counted(capacity_bytes) if allocator == LEDGER else _Placed(allocator, capacity_bytes)
     host = _Host(plan, hardware, timeline, blocks, ahead)
     failed = host.run()
@@ -96,19 +97,30 @@ def program_account(
     return ProgramAccount(blocks.figures(state), error)
 
 
-def check_program_account(plan: Plan, allocator: str, account: str = IN_PROGRAM_ORDER) -> None:
+@dataclass(frozen=True, slots=True)
+class MemoryCount:
+    """How memory is counted: by which allocator, in which account, and how much the allocator may
+    reserve if not the budget.
+    """
+
+    allocator: str = LEDGER
+    account: str = IN_TIME
+    reserve_bytes: int | None = None
+
+
+def check_program_account(plan: Plan, count: MemoryCount) -> None:
     """Raise :class:`InputError` for an allocator that has no such account, and for a plan whose
     cache ops a runtime policy decides.
 
-    Also for another ``account`` than this one.
+    Also for another account than this one.
     """
-    if account != IN_PROGRAM_ORDER:
+    if count.account != IN_PROGRAM_ORDER:
         raise InputError(
-            f"no account {account!r} (accounts: {', '.join(ACCOUNTS)})", source="account"
+            f"no account {count.account!r} (accounts: {', '.join(ACCOUNTS)})", source="account"
         )
-    if allocator not in (LEDGER, CACHING, EXPANDABLE):
+    if count.allocator not in (LEDGER, CACHING, EXPANDABLE):
         raise InputError(
-            f"{allocator} has no account in program order: it places what lives over time",
+            f"{count.allocator} has no account in program order: it places what lives over time",
             source="account",
         )
     if plan.runtime is not None:
@@ -119,22 +131,17 @@ def check_program_account(plan: Plan, allocator: str, account: str = IN_PROGRAM_
 
 
 def in_program_order(
-    told: Result,
-    plan: Plan,
-    hardware: Hardware,
-    allocator: str,
-    reserve_bytes: int | None,
-    record: bool,
+    told: Result, plan: Plan, hardware: Hardware, count: MemoryCount, record: bool
 ) -> Result:
     """The result with the figures of this account, from ``told``, that of the replay in time;
     ``record``: with its timeline.
     """
     assert told.timeline is not None
     capacity = min(
-        told.budget_bytes if reserve_bytes is None else reserve_bytes,
+        told.budget_bytes if count.reserve_bytes is None else count.reserve_bytes,
         hardware.device.capacity_bytes,
     )
-    counted = program_account(plan, hardware, told.timeline, capacity, allocator)
+    counted = program_account(plan, hardware, told.timeline, capacity, count.allocator)
     result = replace(told if record else without_timelines(told), allocator=counted.figures)
     if not result.feasible or counted.error is None:
         return result

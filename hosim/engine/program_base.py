@@ -4,7 +4,7 @@ and the rates of all that can flow there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -19,7 +19,6 @@ from hosim.analysis.costmodel.transfers import (
     pin_ns,
     sent_bytes,
 )
-from hosim.data.columns import Columns, P
 from hosim.engine.event_loop import GraphLoop, flags, ints, longs, made_cells
 from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
@@ -221,7 +220,7 @@ def _shape(graph: Graph) -> dict[str, Any]:
     counts = {"ops": len(ops), "tensors": len(tensors), "streams": len(streams)}
     starts = ops.starts()
     given: dict[str, Any] = counts | {
-        "stream_of": ints(_each(ops, lambda op: streams.index(op.stream), "i")),
+        "stream_of": ints(ops.numbers(lambda op: streams.index(op.stream), "i")),
         "listed_from": ints(starts),
         "listed": ints(np.array(ops.named)),
     }
@@ -252,17 +251,11 @@ def _shape(graph: Graph) -> dict[str, Any]:
         },
         **{name: given[name][:uses] for name in ("use_op", "use_tensor", "use_flags", "user")},
         **{name: given[name][:waits] for name in ("wait_stream", "wait_count")},
-        "survives": flags(_each(tensors, lambda tensor: tensor.survives, "B")),
-        "kind": flags(_each(tensors, lambda tensor: _KIND[tensor.kind], "B")),
-        "size": longs(_each(tensors, lambda tensor: tensor.size_bytes, "q")),
-        "workspace": longs(_each(ops, lambda op: op.workspace_bytes, "q")),
+        "survives": flags(tensors.numbers(lambda tensor: tensor.survives, "B")),
+        "kind": flags(tensors.numbers(lambda tensor: _KIND[tensor.kind], "B")),
+        "size": longs(tensors.numbers(lambda tensor: tensor.size_bytes, "q")),
+        "workspace": longs(ops.numbers(lambda op: op.workspace_bytes, "q")),
     }
-
-
-def _each(columns: Columns[P], of: Callable[[P], int], code: str) -> npt.NDArray[Any]:
-    """What a function makes of each, as in :meth:`Columns.column`, in an array."""
-    values: npt.NDArray[Any] = np.array([of(item) for item in columns.alike], code)
-    return np.asarray(values[np.asarray(columns.codes)])
 
 
 def _by_op(ops: int, values: Mapping[int, int], none: int = 0, code: str = "i") -> npt.NDArray[Any]:

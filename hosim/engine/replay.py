@@ -17,7 +17,7 @@ from hosim.engine import result_figures
 from hosim.engine.decisions import Remembering
 from hosim.engine.drawn_replays import later_draws, stage_draws
 from hosim.engine.flow_table import UncoveredError
-from hosim.engine.program_account import check_program_account, in_program_order
+from hosim.engine.program_account import MemoryCount, check_program_account, in_program_order
 from hosim.engine.program_base import one_for_all
 from hosim.engine.replay_by_loop import check_loop, looped, looped_times
 from hosim.errors import InputError, PlanError
@@ -38,26 +38,25 @@ def replay(
     budget_bytes: int | None = None,
     *,
     record: bool = False,
-    allocator: str = LEDGER,
-    account: str = IN_TIME,
     jitter: Jitter | None = None,
     fold: bool = True,
-    reserve_bytes: int | None = None,
     compete: bool | None = None,
     engine: str | None = None,
+    **counted: Any,
 ) -> Result:
     """Replay a plan on a machine by the rules of docs/contract.md; two runs give equal results.
 
     ``budget_bytes`` bounds the device tier further than its capacity does. ``record`` keeps the
-    timeline in the result. ``allocator`` says what the device tier's bytes take beyond themselves
-    (:mod:`hosim.engine.arenas`): with another than ``ledger`` the result has its figures, and what
-    it reserves has to stay within the budget too. It counts in time, as the replay does; with
-    ``account`` set to ``program`` the replay counts bytes alone, and the figures are those in
-    program order (:mod:`hosim.engine.program_account`). ``reserve_bytes`` lets the allocator
-    reserve more or less than the budget, which then bounds the bytes themselves alone. A plan that
-    does not fit gives a result with ``feasible`` false and an ``error`` that begins with ``out of
-    memory``; its times are ``None`` and its peaks those reached until then. ``lower_bound_ns`` is
-    left to the caller (:mod:`hosim.analysis.lower_bounds.bounds`).
+    timeline in the result. ``counted`` are ``allocator``, ``account`` and ``reserve_bytes``
+    (:class:`~hosim.engine.program_account.MemoryCount`): ``allocator`` says what the device tier's
+    bytes take beyond themselves (:mod:`hosim.engine.arenas`): with another than ``ledger`` the
+    result has its figures, and what it reserves has to stay within the budget too. It counts in
+    time, as the replay does; with ``account`` set to ``program`` the replay counts bytes alone, and
+    the figures are those in program order (:mod:`hosim.engine.program_account`). ``reserve_bytes``
+    lets the allocator reserve more or less than the budget, which then bounds the bytes themselves
+    alone. A plan that does not fit gives a result with ``feasible`` false and an ``error`` that
+    begins with ``out of memory``; its times are ``None`` and its peaks those reached until then.
+    ``lower_bound_ns`` is left to the caller (:mod:`hosim.analysis.lower_bounds.bounds`).
 
     ``jitter`` varies the times of ops and transfers; the plan knows nothing of it.
 
@@ -97,11 +96,12 @@ def replay(
     >>> replay(plan, load_hardware(find_hardware("toy"))).makespan_ns
     90
     """
+    count = MemoryCount(**counted)
     check_engine(engine)
     if plan.graph.elsewhere:
-        _check_other_processors(plan, allocator, account)
-    if account != IN_TIME:
-        check_program_account(plan, allocator, account)
+        _check_other_processors(plan, count)
+    if count.account != IN_TIME:
+        check_program_account(plan, count)
         told = replay(
             plan,
             hardware,
@@ -112,7 +112,7 @@ def replay(
             compete=compete,
             engine=engine,
         )
-        return in_program_order(told, plan, hardware, allocator, reserve_bytes, record)
+        return in_program_order(told, plan, hardware, count, record)
     if jitter is not None and jitter.is_none:
         jitter = None
     begin = time.perf_counter()
@@ -125,17 +125,16 @@ def replay(
             check_measured_on(plan.workload, hardware)
 
             def by_loop() -> Result | None:
-                check_loop(hardware, folded, record or allocator != LEDGER)
+                check_loop(hardware, folded, record or count.allocator != LEDGER)
                 return looped(plan, hardware, whole, jitter, compete, policy)
 
             result = _covered(by_loop, engine == LOOP)
         if result is None:
             from hosim.engine.reference import Simulation
 
-            placing = allocator, reserve_bytes
             kept: dict[str, Any] = {
                 "record": record,
-                "placing": placing,
+                "placing": (count.allocator, count.reserve_bytes),
                 "jitter": jitter,
                 "compete": compete,
             }
@@ -267,7 +266,7 @@ def replay_stages(
     graphs = [plan.graph for plan in plans]
     for plan in plans:
         if plan.graph.elsewhere:
-            _check_other_processors(plan, LEDGER, IN_TIME)
+            _check_other_processors(plan, MemoryCount())
     with no_collection():
         tied = exchanges(graphs)
         if jitter is not None and jitter.is_none:
@@ -305,7 +304,7 @@ def check_engine(engine: object) -> None:
         )
 
 
-def _check_other_processors(plan: Plan, allocator: str, account: str) -> None:
+def _check_other_processors(plan: Plan, count: MemoryCount) -> None:
     """Raise :class:`InputError` for a replay with ops on other processors that the rules do not
     define.
     """
@@ -314,14 +313,14 @@ def _check_other_processors(plan: Plan, allocator: str, account: str) -> None:
         refuse_other_processors(
             graph, f"runtime policies such as {plan.policy} know only the device's ops"
         )
-    if allocator != LEDGER:
+    if count.allocator != LEDGER:
         refuse_other_processors(
             graph,
-            f"a replay with such ops counts bytes alone (allocator {LEDGER}, not {allocator})",
+            f"a replay with such ops counts bytes alone (allocator {LEDGER}, not {count.allocator})",
         )
-    if account != IN_TIME:
+    if count.account != IN_TIME:
         refuse_other_processors(
-            graph, f"a replay with such ops counts in time (account {IN_TIME}, not {account})"
+            graph, f"a replay with such ops counts in time (account {IN_TIME}, not {count.account})"
         )
     if any([graph.ops[i].kind in COLLECTIVE_KINDS for i in graph.elsewhere]):
         refuse_other_processors(

@@ -251,15 +251,12 @@ def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
     """The cache ops, tensor by tensor in order of issue, as columns. Raises :class:`UncoveredError`
     for a route of several channels.
     """
+    cache_ops = plan.cache_ops
     known: dict[tuple[str, str, str | None], int] = {}
-    hops: list[Hop] = []
-    kinds, cache_ops = [], plan.cache_ops
-    for k, c in enumerate(cache_ops):
-        kind = c.op, c.source, c.destination
-        if kind not in known:
-            known[kind] = len(hops)
-            hops.append(resolve_hop(*kind, hardware, f"cache_ops[{k}]"))
-        kinds.append(known[kind])
+    kinds = [known.setdefault((c.op, c.source, c.destination), len(known)) for c in cache_ops]
+    hops = [
+        resolve_hop(*kind, hardware, f"cache_ops[{kinds.index(k)}]") for kind, k in known.items()
+    ]
     if any([hop.channel == SEVERAL for hop in hops]):
         raise UncoveredError(ROUTES)
     device = hardware.tier_index[hardware.device_tier]

@@ -171,8 +171,8 @@ def _largest_alike(plan: Plan, hardware: Hardware) -> int:
     up = [c.tensor for c in plan.cache_ops if c.op == PREFETCH and c.destination == device]
     if plan.runtime is not None:
         up = [t for t, where in plan.residency(device).items() if device not in where]
-    kinds = {tensors[t].kind for t in up}
-    return max([tensor.size_bytes for tensor in tensors if tensor.kind in kinds], default=0)
+    kinds = {tensors.like(t).kind for t in up}
+    return max([tensor.size_bytes for tensor in tensors.alike if tensor.kind in kinds], default=0)
 
 
 def _changed(plan: Plan, hardware: Hardware, budget_bytes: int) -> tuple[str, ...]:

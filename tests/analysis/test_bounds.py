@@ -18,9 +18,9 @@ from quick_cases import one_in
 from strategies import cases, several
 
 import hosim
-from hosim.analysis import critical_path, homes_below
+from hosim.analysis import homes_below
 from hosim.analysis.costmodel import op_durations
-from hosim.analysis.lower_bounds import lower_bound_ns
+from hosim.analysis.lower_bounds import critical_path, lower_bound_ns
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor

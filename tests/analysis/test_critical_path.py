@@ -6,7 +6,7 @@ import networkx as nx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.analysis import critical_path, tails
+from hosim.analysis.lower_bounds import critical_path, tails
 from hosim.data.stream_order import earliest_starts, stream_predecessors
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from long_chain import MACHINE, chain_and_branches, modelled, on, pooled, supern
 from hosim.analysis.costmodel import MemoryUse
 from hosim.analysis.costmodel.transfers import max_min_rates
 from hosim.engine import replay
+from hosim.graph import Op, Tensor
 from hosim.io import load_hardware
 from hosim.jitter import Jitter
 
@@ -31,6 +33,22 @@ def test_the_work_grows_with_the_ops(engine: str, streams: int) -> None:
         for ops in (2000, 4000)
     )
     assert many <= 2.01 * few
+
+
+def test_no_object_is_made_for_each_op_and_tensor() -> None:
+    """A graph of columns is built and replayed with as many tensors and ops as differ in more than
+    their names.
+    """
+
+    def parts() -> int:
+        return sum([isinstance(each, Tensor | Op) for each in gc.get_objects()])
+
+    before = parts()
+    plan = chain_and_branches(2000, 1)
+    replay(plan, MACHINE, engine="loop")
+    assert 0 < parts() - before < 100
+    assert len(plan.graph.ops[0].outputs) == 1  # they are made when somebody looks at one
+    assert parts() - before > 2000
 
 
 @pytest.mark.parametrize("streams", [1, 2])

@@ -19,9 +19,8 @@ from kept_placements import detour
 from kept_streams import machine, two_streams
 from kept_table import KeptTable, Row, checksum
 
-from hosim.analysis import critical_path, tails
 from hosim.analysis.costmodel import op_durations
-from hosim.analysis.lower_bounds import free_order_bound_ns, lower_bound_ns
+from hosim.analysis.lower_bounds import critical_path, free_order_bound_ns, lower_bound_ns, tails
 from hosim.data.stream_order import earliest_starts
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware

@@ -31,7 +31,7 @@ from hosim.result import LEDGER, Residency, Result, Timeline, Transfer
 # in which so much has to move.
 #
 # The longest path over the ops that follow one another, as in
-# :mod:`hosim.analysis.critical_path`, on which a leg may stand between two ops of a stream, or
+# :mod:`hosim.analysis.lower_bounds.bounds`, on which a leg may stand between two ops of a stream, or
 # between one and time 0 or the end. A leg's time is what :func:`hosim.check_certificate.leg`
 # proves with all weight on one link. It is looked for in floats, and said in whole numbers: what
 # the path proves is what the checker makes of it.

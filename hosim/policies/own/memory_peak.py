@@ -27,8 +27,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -50,42 +52,57 @@ from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_be
 from hosim.policies.own.distance import at_distance, not_in_place
 
 
-def plan(
-    graph: Graph,
-    hardware: Hardware,
-    budget_bytes: int,
-    *,
-    max_device_memory: int | None,
-    peak_modeled_headroom_bytes: int | None,
-    score_weight_size: float,
-    score_weight_cover_start: float,
-    score_weight_cover_end: float,
-    score_weight_neighbor_impact: float,
-    prefetch_distance: int,
-    release_distance: int,
-    enable_adaptive_prefetch_distance: bool,
-    enable_adaptive_release_distance: bool,
-    h2d_bandwidth_gbps: float,
-    d2h_bandwidth_gbps: float,
-    default_kernel_time_us: float,
-    placement: str = FASTEST,
-) -> Plan:
-    """The plan. Each gap taken costs O(ops + candidates) array steps."""
-    most = budget_bytes if max_device_memory is None else max_device_memory
-    headroom = most // 10 if peak_modeled_headroom_bytes is None else peak_modeled_headroom_bytes
-    rule = read_placement(placement, hardware)
+@dataclass(frozen=True, slots=True)
+class PeakStrategy:
+    """The settings of the strategy, under MindSpore's names; what each means says the policy."""
+
+    max_device_memory: int | None
+    peak_modeled_headroom_bytes: int | None
+    score_weight_size: float
+    score_weight_cover_start: float
+    score_weight_cover_end: float
+    score_weight_neighbor_impact: float
+    prefetch_distance: int
+    release_distance: int
+    enable_adaptive_prefetch_distance: bool
+    enable_adaptive_release_distance: bool
+    h2d_bandwidth_gbps: float
+    d2h_bandwidth_gbps: float
+    default_kernel_time_us: float
+    placement: str = FASTEST
+
+    @property
+    def weights(self) -> tuple[float, float, float, float]:
+        """The weights of the four terms of a score, in their order."""
+        return (
+            self.score_weight_size,
+            self.score_weight_cover_start,
+            self.score_weight_cover_end,
+            self.score_weight_neighbor_impact,
+        )
+
+
+def plan(graph: Graph, hardware: Hardware, budget_bytes: int, **settings: Any) -> Plan:
+    """The plan; ``settings`` are those of :class:`PeakStrategy`. Each gap taken costs O(ops +
+    candidates) array steps.
+    """
+    asked = PeakStrategy(**settings)
+    most = budget_bytes if asked.max_device_memory is None else asked.max_device_memory
+    headroom = asked.peak_modeled_headroom_bytes
+    headroom = most // 10 if headroom is None else headroom
+    rule = read_placement(asked.placement, hardware)
     initial = starts(graph, hardware, budget_bytes, rule)
     residency = Plan(graph, initial=initial).residency(hardware.device_tier)
     space = space_below(graph, hardware, residency, rule)
-    clock = _KernelClock(graph, hardware, default_kernel_time_us)
+    clock = _KernelClock(graph, hardware, asked.default_kernel_time_us)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
 
     def absence(gap: Gap, tier: str) -> Absence:
-        lead, wait = prefetch_distance, release_distance
-        if enable_adaptive_prefetch_distance and h2d_bandwidth_gbps:
-            lead = clock.ops_before(gap.before, sizes[gap.tensor] / h2d_bandwidth_gbps)
-        if enable_adaptive_release_distance and d2h_bandwidth_gbps:
-            wait = clock.ops_after(gap.after, sizes[gap.tensor] / d2h_bandwidth_gbps)
+        lead, wait = asked.prefetch_distance, asked.release_distance
+        if asked.enable_adaptive_prefetch_distance and asked.h2d_bandwidth_gbps:
+            lead = clock.ops_before(gap.before, sizes[gap.tensor] / asked.h2d_bandwidth_gbps)
+        if asked.enable_adaptive_release_distance and asked.d2h_bandwidth_gbps:
+            wait = clock.ops_after(gap.after, sizes[gap.tensor] / asked.d2h_bandwidth_gbps)
         return at_distance(gap, tier, lead, wait)
 
     held = held_bytes(graph, hardware.device_tier)
@@ -96,13 +113,12 @@ def plan(
     for forced in absences:
         take_away(held, graph, forced)
     found = [gap for gap in between_uses(graph, not_in_place(graph)) if sizes[gap.tensor]]
-    weights = score_weight_size, score_weight_cover_start, score_weight_cover_end
     scores = _Scores(
         [absence(gap, "") for gap in found],
         sizes,
         len(graph.ops),
-        prefetch_distance,
-        (*weights, score_weight_neighbor_impact),
+        asked.prefetch_distance,
+        asked.weights,
     )
     for best in scores.taken(held, most - headroom) if most else ():
         tier = space.place(found[best].tensor, found[best].after)

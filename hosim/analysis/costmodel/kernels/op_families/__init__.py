@@ -9,12 +9,14 @@ if TYPE_CHECKING:
         FLASH,
         ContextConstants,
         GenerationConstants,
+        LatentConstants,
         context_gradient_us,
         context_us,
         flash_us,
         full_gradient_us,
         full_us,
         generation_us,
+        latent_us,
     )
     from hosim.analysis.costmodel.kernels.op_families.collective_time import (
         CollectiveConstants,
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
         share_touched,
     )
     from hosim.analysis.costmodel.kernels.op_families.gemm_time import GemmConstants, gemm_us
-    from hosim.analysis.costmodel.kernels.op_families.latent_time import LatentConstants, latent_us
     from hosim.analysis.costmodel.kernels.op_families.moe_time import (
         MoeConstants,
         expert_product_us,
@@ -40,12 +41,12 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "attention_time": "ContextConstants FLASH GenerationConstants context_gradient_us "
-            "context_us flash_us full_gradient_us full_us generation_us",
+            "attention_time": "ContextConstants FLASH GenerationConstants LatentConstants "
+            "context_gradient_us context_us flash_us full_gradient_us full_us generation_us "
+            "latent_us",
             "collective_time": "CollectiveConstants CustomConstants collective_us custom_us",
             "expert_loads": "TILES busiest expected_loads share_touched",
             "gemm_time": "GemmConstants gemm_us",
-            "latent_time": "LatentConstants latent_us",
             "moe_time": "MoeConstants expert_product_us moe_us",
             "processor": "Array Processor Shapes",
         },
