@@ -238,3 +238,42 @@ def test_what_is_refused(parameters: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as error:
         build("step", {"model": "llama-3.1-8b", "layers": 1, **parameters})
     assert message in str(error.value)
+
+
+STAGES = {
+    "model": "llama-3.1-8b",
+    "phase": "decode",
+    "merged": True,
+    "pipeline": 2,
+    "layers": 4,
+    "context": 64,
+}
+
+
+def test_stages_have_the_layers_that_are_given() -> None:
+    for split, own in ((None, (2, 2)), ("3/1", (3, 1)), ("1/3", (1, 3))):
+        given = {**STAGES, **({"stage_layers": split} if split else {})}
+        graphs = [build("stage", {**given, "stage": n, "tied": True}) for n in range(2)]
+        layers = [
+            {int(op.name.split(".")[2]) for op in graph.ops if ".layers." in op.name}
+            for graph in graphs
+        ]
+        assert layers == [set(range(own[0])), set(range(own[0], 4))]
+    assert "layers" not in graphs[0].meta
+
+
+@pytest.mark.parametrize("split", ["4", "2/1", "4/0", "1/1/2", "2/x", "3/2", ""])
+def test_other_layers_of_stages_are_refused(split: str) -> None:
+    with pytest.raises(InputError, match=r"each of 2 stages with '/' between them, 4 together"):
+        build("stage", {**STAGES, "stage_layers": split})
+
+
+def test_what_a_stage_receives_and_sends_is_on_the_device() -> None:
+    for n in range(2):
+        graph = build("stage", {**STAGES, "stage": n, "tied": True, "layers_on": "device/ddr"})
+        assert graph.meta["layers"] == 4
+        crossing = [op for op in graph.ops if op.kind in ("send", "recv")]
+        assert crossing
+        assert not any(op.also_on or op.processor for op in crossing)
+    with pytest.raises(InputError, match="on one device or stages of a pipeline"):
+        build("stage", {**STAGES, "tensor": 2, "layers_on": "device/ddr"})

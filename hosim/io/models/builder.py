@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from hosim.analysis.costmodel.kernels.op_families import FLASH
 from hosim.data.expert_routing import Gate, gates_of, realise, with_draw_spread
 from hosim.data.runtime import RUNTIME, Runtime, as_data, from_data
-from hosim.devices_of_graph import DEVICES
+from hosim.devices_of_graph import DEVICES, LAYERS
 from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
 from hosim.graph import Graph
@@ -23,7 +23,7 @@ from hosim.io.models.collectives import (
     summed_at_both_ends,
     summed_over_tokens,
 )
-from hosim.io.models.config import Layered, RoutingDraw, Run
+from hosim.io.models.config import Layered, RoutingDraw, Run, layers_of_all
 from hosim.io.models.config_keys import QUANTISED, Keys
 from hosim.io.models.data_parallel import shared_step
 from hosim.io.models.families import FAMILIES, Family
@@ -285,6 +285,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     )
     graph, gates, choices = step(
         name, family.forward, config, run, meta, in_parts=drawn or routed is not None, stored=stored
+        **({LAYERS: layers_of_all(config, run)} if run.layers_on and run.pipeline > 1 else {}),
     )
     if stored is not None and (lines := stored.left_out(run.layers)):
         graph = replace(

@@ -202,7 +202,8 @@ class Run:
     those of parameters are added to fp32 ones, which outlive the step.
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the
-    layers; the graph is that of one device, of the pipeline stage ``stage``. Those that share
+    layers; the graph is that of one device, of the pipeline stage ``stage``. ``stage_layers``: how
+    many layers each stage has, with '/' between them (none: as many each). Those that share
     experts have tokens of their own; they are among the ``data`` devices, if there are some.
     Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and
     receives at the same time; without it and where the machine has no links, collectives take the
@@ -298,6 +299,7 @@ class Run:
     context_parallel: int = 1
     micro_batches: int | None = None
     sync_each_batch: bool = True
+    stage_layers: str | None = None
     schedule: str = "1f1b"
     chunks: int = 1
     tied: bool = False
@@ -420,8 +422,16 @@ def first_layers(count: int, run: Run) -> range:
 
 def layers_of(config: Layered, run: Run) -> range:
     """The layers of the device's pipeline stage."""
-    taken = config.num_hidden_layers if run.layers is None else run.layers
+    taken = layers_of_all(config, run)
+    if run.stage_layers is not None:
+        counts = [int(count) for count in run.stage_layers.split("/")]
+        return range(sum(counts[: run.stage]), sum(counts[: run.stage + 1]))
     return range(taken * run.stage // run.pipeline, taken * (run.stage + 1) // run.pipeline)
+
+
+def layers_of_all(config: Layered, run: Run) -> int:
+    """How many layers all pipeline stages have together."""
+    return config.num_hidden_layers if run.layers is None else run.layers
 
 
 def first_and_other(processor: str) -> tuple[str, str]:

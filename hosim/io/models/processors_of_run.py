@@ -66,9 +66,10 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
             where="update",
         )
     if run.layers_on is not None:
-        if run.training or not run.merged or run.devices > 1:
+        if run.training or not run.merged or run.devices > run.pipeline:
             raise InputError(
-                "works for inference on one device with merged: true", where="layers_on"
+                "works for inference with merged: true, on one device or stages of a pipeline",
+                where="layers_on",
             )
         if "/" not in run.layers_on:
             raise InputError(

@@ -231,7 +231,7 @@ def _check_packed(config: Layered, run: Run) -> None:
         raise InputError(
             f"groups of {run.weights} have {fixed} elements, got {run.group}", where="group"
         )
-    if run.weights in SEPARATE and int(getattr(config, "num_experts", 0)):
+    if run.weights in SEPARATE and not run.training and int(getattr(config, "num_experts", 0)):
         raise InputError(f"{run.weights} works for models without experts", where="weights")
     if run.merged and run.cache_dtype is not None and CACHES[run.cache_dtype] in FOR_TRANSFER:
         raise InputError(
@@ -298,6 +298,25 @@ def _check_choices(config: Any, run: Run) -> None:
         raise InputError(
             f"expected at most {experts}, the number of experts; got {top}",
             where="config.num_experts_per_tok",
+    _check_stage_layers(layers if run.layers is None else run.layers, run)
+
+
+def _check_stage_layers(layers: int, run: Run) -> None:
+    """Raise :class:`InputError` unless each stage has layers, and all of them together every one
+    that is taken.
+    """
+    if run.stage_layers is None:
+        return
+    counts = run.stage_layers.split("/")
+    fits = all([count.isdecimal() and int(count) > 0 for count in counts])
+    if not fits or len(counts) != run.pipeline or sum(map(int, counts)) != layers:
+        raise InputError(
+            f"expected the layers of each of {run.pipeline} stages with '/' between them, "
+            f"{layers} together; got {run.stage_layers!r}",
+            where="stage_layers",
+        )
+    if run.chunks > 1:
+        raise InputError("chunks of an interleaved schedule are equal", where="stage_layers")
         )
     if run.chosen_experts is not None:
         if run.training or run.tensor > 1:
