@@ -69,7 +69,14 @@ def step(
     And the gates in it, with what each chooses. ``in_parts`` and ``stored``: as of :class:`Tape`.
     """
     main = run.main_gradients and run.zero < 2
-    t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, in_parts=in_parts)
+    t = Tape(
+        name,
+        training=run.training,
+        main_gradients=main,
+        merged=run.merged,
+        in_parts=in_parts,
+        frozen=run.lora_rank is not None,
+    )
     t.stored = stored
     t.builder.meta = dict(meta)
     if not run.training:
@@ -77,6 +84,8 @@ def step(
         graph = t.build()
         return graph, gates_of(graph, t.gates), _chosen(t, run)
     apart = _passes(t, forward, config, run)
+    if unknown := sorted({*(run.lora_modules or "").split("/")} - {"", *t.adapted}):
+        raise InputError(f"no projection is called {unknown[0]!r}", where="lora_modules")
     summed_at_both_ends(t, config, run)
     gradients = apart or [t.learned()]
     own = [g for learned in gradients for g in of_own_tokens(config, run, learned)]
@@ -175,6 +184,8 @@ _OF_TRAINING = frozenset(
         "foreach",
         "optimizer",
         "main_gradients",
+        "lora_rank",
+        "lora_modules",
         "checkpoint",
         "zero",
     )
@@ -274,6 +285,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         REPEATABLE: True,
         "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read},
         **({DEVICES: run.devices} if run.devices > 1 else {}),
+        **({LAYERS: layers_of_all(config, run)} if run.layers_on and run.pipeline > 1 else {}),
         **({} if runtime is None else {RUNTIME: as_data(runtime)}),
         **({LEFT_OUT: list(left_out)} if left_out else {}),
         **({ASSUMED: assumed} if assumed else {}),
@@ -285,7 +297,6 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
     )
     graph, gates, choices = step(
         name, family.forward, config, run, meta, in_parts=drawn or routed is not None, stored=stored
-        **({LAYERS: layers_of_all(config, run)} if run.layers_on and run.pipeline > 1 else {}),
     )
     if stored is not None and (lines := stored.left_out(run.layers)):
         graph = replace(

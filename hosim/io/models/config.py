@@ -201,6 +201,10 @@ class Run:
     for all parameters before the next part (:mod:`hosim.io.models.optimizer`). ``main_gradients``:
     those of parameters are added to fp32 ones, which outlive the step.
 
+    ``lora_rank``: training learns adapters alone, two narrow products beside each of
+    ``lora_modules``, names of projections with '/' between them (none: all that a layer has); all
+    other parameters are frozen, without gradients and states, and may be packed (``weights``).
+
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the
     layers; the graph is that of one device, of the pipeline stage ``stage``. ``stage_layers``: how
     many layers each stage has, with '/' between them (none: as many each). Those that share
@@ -289,17 +293,19 @@ class Run:
     states_dtype: str | None = None
     foreach: bool = False
     main_gradients: bool = False
+    lora_rank: int | None = None
+    lora_modules: str | None = None
     tensor: int = 1
     expert: int = 1
     pipeline: int = 1
     stage: int = 0
+    stage_layers: str | None = None
     link_bytes_per_s: int | None = None
     sequence_parallel: bool = False
     regather: bool = False
     context_parallel: int = 1
     micro_batches: int | None = None
     sync_each_batch: bool = True
-    stage_layers: str | None = None
     schedule: str = "1f1b"
     chunks: int = 1
     tied: bool = False
@@ -420,6 +426,11 @@ def first_layers(count: int, run: Run) -> range:
     return range(count if run.layers is None else min(count, run.layers))
 
 
+def layers_of_all(config: Layered, run: Run) -> int:
+    """How many layers all pipeline stages have together."""
+    return config.num_hidden_layers if run.layers is None else run.layers
+
+
 def layers_of(config: Layered, run: Run) -> range:
     """The layers of the device's pipeline stage."""
     taken = layers_of_all(config, run)
@@ -427,11 +438,6 @@ def layers_of(config: Layered, run: Run) -> range:
         counts = [int(count) for count in run.stage_layers.split("/")]
         return range(sum(counts[: run.stage]), sum(counts[: run.stage + 1]))
     return range(taken * run.stage // run.pipeline, taken * (run.stage + 1) // run.pipeline)
-
-
-def layers_of_all(config: Layered, run: Run) -> int:
-    """How many layers all pipeline stages have together."""
-    return config.num_hidden_layers if run.layers is None else run.layers
 
 
 def first_and_other(processor: str) -> tuple[str, str]:

@@ -20,6 +20,7 @@ def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     _check_schedule(given, config, run)
     _check_loss(given, config, run)
     _check_data(given, run)
+    _check_adapters(run)
     _check_sequence_parallel(config, run)
     _check_context_parallel(config, run)
     _check_packed(config, run)
@@ -97,7 +98,7 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
 
 
 _OF_TRAINING = (
-    *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers"),
+    *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers", "lora_rank"),
     *("optimizer", "optimizer_on", "optimizer_share", "update", "states_dtype", "states_home"),
 )
 """The fields that an inference would leave out without a word."""
@@ -156,6 +157,19 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
         raise InputError("zero=2 keeps gradients in the dtype of the step", where="main_gradients")
 
 
+def _check_adapters(run: Run) -> None:
+    """Raise :class:`InputError` unless adapters learn as one device has them, whole."""
+    if run.lora_rank is None:
+        if run.lora_modules is not None:
+            raise InputError("only adapters have it; give lora_rank, too", where="lora_modules")
+        return
+    if run.tensor > 1 or run.context_parallel > 1 or run.expert > 1 or run.zero == 3:
+        raise InputError(
+            "works for devices that have all weights: data with zero from 0 to 2, and pipeline",
+            where="lora_rank",
+        )
+
+
 def _check_sequence_parallel(config: Layered, run: Run) -> None:
     """Raise :class:`InputError` unless the devices that share layers can have tokens of their own
     between products.
@@ -210,10 +224,13 @@ def _check_packed(config: Layered, run: Run) -> None:
     """
     if run.products and (not run.training or run.dtype == "fp32"):
         raise InputError("works for phase=train in 16 bits", where="products")
-    if run.training and (run.weights or run.cache_dtype):
+    if run.training and run.cache_dtype:
+        raise InputError("a packed cache works for inference only", where="cache_dtype")
+    if run.training and run.weights and run.lora_rank is None:
         raise InputError(
-            "packed tensors work for inference only",
-            where="weights" if run.weights else "cache_dtype",
+            "packed weights do not learn: in training they are those beside adapters; give "
+            "lora_rank, too",
+            where="weights",
         )
     for key in ("group", "packed", "activations"):
         if getattr(run, key) is not None and run.weights is None:
@@ -281,23 +298,6 @@ def _check_shards(config: Any, run: Run) -> None:
         raise InputError(f"{run.pipeline} stages need at least one layer each", where="pipeline")
     if run.layers is not None and run.layers > layers:
         raise InputError(f"the model has {layers} layers, got {run.layers}", where="layers")
-
-
-def positions_of(config: Layered) -> int:
-    """Return the number of positions that a model has; 0: no limit."""
-    return int(
-        getattr(config, "max_position_embeddings", getattr(config, "max_target_positions", 0))
-    )
-
-
-def _check_choices(config: Any, run: Run) -> None:
-    """Raise :class:`InputError` if experts or blocks are to be chosen and the run has none."""
-    experts = int(getattr(config, "num_experts", 0))
-    top = int(getattr(config, "num_experts_per_tok", 0))
-    if top > experts:
-        raise InputError(
-            f"expected at most {experts}, the number of experts; got {top}",
-            where="config.num_experts_per_tok",
     _check_stage_layers(layers if run.layers is None else run.layers, run)
 
 
@@ -317,6 +317,23 @@ def _check_stage_layers(layers: int, run: Run) -> None:
         )
     if run.chunks > 1:
         raise InputError("chunks of an interleaved schedule are equal", where="stage_layers")
+
+
+def positions_of(config: Layered) -> int:
+    """Return the number of positions that a model has; 0: no limit."""
+    return int(
+        getattr(config, "max_position_embeddings", getattr(config, "max_target_positions", 0))
+    )
+
+
+def _check_choices(config: Any, run: Run) -> None:
+    """Raise :class:`InputError` if experts or blocks are to be chosen and the run has none."""
+    experts = int(getattr(config, "num_experts", 0))
+    top = int(getattr(config, "num_experts_per_tok", 0))
+    if top > experts:
+        raise InputError(
+            f"expected at most {experts}, the number of experts; got {top}",
+            where="config.num_experts_per_tok",
         )
     if run.chosen_experts is not None:
         if run.training or run.tensor > 1:
