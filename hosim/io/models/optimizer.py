@@ -88,10 +88,11 @@ def adamw(
 @dataclass(frozen=True)
 class RootedParameter:
     """A parameter whose moments are new, with the ``root`` of the second one; ``changed`` is it and
-    its fp32 copy, if it has one.
+    its fp32 copy, if it has one. Its ``gradient`` lives until then, as a user has it.
     """
 
     parameter: Value
+    gradient: Value
     changed: list[Value]
     first: Value
     root: Value
@@ -116,7 +117,7 @@ def moments_by_parts(t: Tape, run: Run, learned: Learned, master: bool) -> list[
                 mutates=[first, second],
                 accessed=2 * gradient.size + 2 * first.size + 5 * second.size + second.size,
             )
-            found.append(RootedParameter(parameter, [parameter, *copies], first, root))
+            found.append(RootedParameter(parameter, gradient, [parameter, *copies], first, root))
     return found
 
 
@@ -131,7 +132,7 @@ def update_by_parts(t: Tape, rooted: Sequence[RootedParameter]) -> None:
             t.ops(
                 each.parameter.tensor,
                 "optimizer",
-                [each.first, each.root],
+                [each.first, each.root, each.gradient],
                 [],
                 mutates=each.changed,
                 accessed=4 * full.size + 5 * each.root.size + each.first.size + rounded,
