@@ -14,6 +14,11 @@ DEVICES = "devices"
 together.
 """
 
+LAYERS = "layers"
+"""The key of the ``meta`` of a pipeline stage whose layers may run elsewhere (``layers_on``): how
+many layers all stages have.
+"""
+
 
 def devices_of(graph: Graph) -> int:
     """Return the number of devices that a graph is for: what its ``meta`` says, or as many as its

@@ -183,7 +183,8 @@ class Compute:
 
     With ``processor``, ops that say which kernel they are take what that takes: by ``tables`` of
     measured times, and by constants of the class: those of ``kernels``, by class, dtype and name,
-    or else those of the machine that is most like it.
+    or else those of the machine that is most like it. ``alone``: of the devices that share its tier
+    one computes on it, and has all of it (docs/contract.md, rule 21); no profile has it.
     """
 
     peak_flops: Mapping[str, int]
@@ -194,6 +195,7 @@ class Compute:
     kernels: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
     tables: tuple[MeasuredTimes, ...] = ()
     beside_copies: float = 1.0
+    alone: bool = False
 
     def __post_init__(self) -> None:
         _keep(self, "compute")
@@ -445,7 +447,9 @@ class Hardware(InCells):
             self._part(tier.bandwidth_bytes_per_s, scope),
         )
         compute = tier.compute
-        if compute is not None:
+        if compute is not None and compute.alone:
+            bandwidth = tier.bandwidth_bytes_per_s
+        elif compute is not None:
             compute = replace(
                 compute,
                 peak_flops={

@@ -121,6 +121,8 @@ def left_out(answers: Answers, everything: bool) -> dict[str, float]:
             for one in answers.values()
             if one[0].runtime and (everything or one[0].source != row.source)
         ]
+        if not everything:  # the rows that ``row_rate`` is from have one source
+            each = replace(each, device_s=each.unlimited_s)
         alike: defaultdict[str, list[tuple[Row, Answer]]] = defaultdict(list)
         for one in seen:
             if ("phase=train" in one[0].workload) == training:

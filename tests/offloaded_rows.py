@@ -52,6 +52,15 @@ _LONG = "qwen3-0.6b:phase=train:sequence=1048576:context_parallel=8:zero=3:loss=
 _SHORT = "qwen3-8b:phase=train:sequence=8192:states_dtype=int8"
 _AGAIN = ":checkpoint=true"
 _NEMO = "qwen3-0.6b:phase=train:sequence=128"
+_OLMOE = ":".join(
+    [
+        "qwen3-30b-a3b:phase=train:sequence=2048:lora_rank=16:weights=nf4:packed=experts",
+        "config.num_hidden_layers=16:config.num_attention_heads=16:config.num_key_value_heads=16",
+        "config.num_experts=64:config.moe_intermediate_size=1024:config.vocab_size=50304",
+    ]
+)
+"""OLMoE-1B-7B by its config.json, whose parts are those of Qwen3; the rank of adapters is not
+said."""
 
 
 def _again(step: str, saved: bool = False) -> Asked:
@@ -71,6 +80,9 @@ ASKED = {
     "axo3776-8k-alst": _again(_SHORT, True),
     "axo3776-8k-trl-gc": _again(_SHORT, True),
     "axo3776-8k-trl-all": Asked(_SHORT, _SHORT + _AGAIN, "hf-trainer", True),
+    "axo3797-4090-resident": Asked(
+        _OLMOE + _AGAIN, _OLMOE + _AGAIN, "hf-trainer", machines=("rtx-4090",)
+    ),
     "nemorl3628-50": _on_cpu(0.5),
     "nemorl3628-50-overlap": _on_cpu(0.5),
 }
@@ -82,7 +94,8 @@ REFUSED = {
     "titan4636-": "model, devices and length are not in the part that was read",
     "acc4175-24layers-": "model and machine are not in the part that was read",
     "axo3776-16k-": "no machine, no peak, and no step with offload beside it",
-    "axo3797-": "no builder trains adapters beside frozen weights in 4 bits",
+    "axo3797-4090-experts": "how experts in 4 bits are computed, and copied, is not said",
+    "axo3797-4090-layers": "how experts in 4 bits are computed, and copied, is not said",
     "nemorl3628-100": "seen: how fast megatron-te updates on the CPU is from this row",
     "nemorl3628-none": "batch and length are not said",
     "dlo-910b3-no-gather": "seen: the host link of ascend-910b3 is from this row",
@@ -92,7 +105,11 @@ REFUSED = {
 }
 """Why a row is not asked, by the beginning of its id; the first that fits counts."""
 
-_SIZES = {"Qwen3-0.6B": (0.596e9, 28, 1024), "Qwen3-8B": (8.19e9, 36, 4096)}
+_SIZES = {
+    "Qwen3-0.6B": (0.596e9, 28, 1024),
+    "Qwen3-8B": (8.19e9, 36, 4096),
+    "OLMoE-1B-7B-0924": (6.92e9, 16, 2048),
+}
 """Parameters, layers and width of the models, as their configurations have them."""
 
 _BY_HAND = {"a100": (312e12, 25e9), "h100": (989e12, 55e9)}
@@ -139,6 +156,8 @@ def figures() -> Iterator[Figure]:
         )
         if step := row["time_s"] or row["tokens_per_s_per_device"]:
             missing = "batch and length are" if asked and asked.share else "the machine is"
+            if row["machine"] and not (asked and asked.share):
+                missing = "how experts in 4 bits are computed is"
             kind = f"{row['what']}, {'with' if offloaded else 'without'} offload"
             yield Figure(name, kind, float(step), refused=why or f"{missing} not said")
         if offloaded and beside and (cost := _cost(row, beside)):
@@ -258,9 +277,12 @@ def _ratio_by_hand(asked: Asked, model: str, without_s: float) -> float:
 
 
 def _gib_by_hand(asked: Asked, model: str, rise: bool) -> float:
-    """Gradients of 2 B a parameter, or 16 B of it over eight devices, and what is kept."""
+    """Gradients of 2 B a parameter, or 16 B of it over eight devices, or half a byte where adapters
+    alone learn, and what is kept.
+    """
     kept = 0.0 if asked.saved else _kept_by_hand(asked, model)[1]
-    return ((2 if rise else 16 / 8) * _SIZES[model][0] + kept) / 2**30
+    each = 0.5 if "lora_rank" in asked.workload else 2 if rise else 16 / 8
+    return (each * _SIZES[model][0] + kept) / 2**30
 
 
 def table() -> list[str]:

@@ -133,7 +133,7 @@ def rows() -> Iterator[Row]:
 class Answer:
     """What hosim says of a row under its runtime at the speed of kernels alone: seconds on the
     device and after it, of collectives beside its ops, and bytes. ``logs`` are those of each draw over what is said, without what
-    a runtime's speed adds.
+    a runtime's speed adds. ``unlimited_s``: on the device without ``row_rate``.
     """
 
     device_s: float
@@ -142,6 +142,7 @@ class Answer:
     logs: tuple[float, ...]
     peak_bytes: int
     machine: Hardware
+    unlimited_s: float
 
     def on_device(self, exposed: float) -> float:
         """Seconds on the device where so many times the time of collectives is exposed."""
@@ -192,6 +193,7 @@ def answer(row: Row, named: bool = True) -> Answer | None:
                 exposed=RuntimeFigure(0.0),
                 cpu_optimizer=RuntimeFigure(0.0),
             )
+        unlimited = under_runtime(graph, replace(runtime, row_rate=RuntimeFigure(0.0)))
         graph = under_runtime(graph, runtime)
         machine = (
             hosim.load_hardware(hosim.find_hardware(row.hardware))
@@ -200,6 +202,9 @@ def answer(row: Row, named: bool = True) -> Answer | None:
         )
         assert machine is not None
         result = hosim.replay(hosim.plan(graph, machine, row.policy), machine)
+        bare = result
+        if runtime.row_rate.value:
+            bare = hosim.replay(hosim.plan(unlimited, machine, row.policy), machine)
     except (hosim.HosimError, AssertionError):
         return None
     if not result.feasible or result.makespan_ns is None or result.drain_ns is None:
@@ -214,4 +219,5 @@ def answer(row: Row, named: bool = True) -> Answer | None:
         logs,
         result.peak_bytes[machine.device_tier],
         machine,
+        ((bare.makespan_ns or 0) - after) / 1e9,
     )

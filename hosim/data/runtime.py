@@ -74,6 +74,9 @@ class Runtime:
         Parameters of a builder that it sets, such as ``fused``; what a user gives wins.
     speed
         What a whole step sustains of the speed that its kernels have alone on the device.
+    row_rate
+        Bytes per second that one multiprocessor reads at most in a product of one row in 16 bits;
+        0: as many as it gets.
     exposed
         For so many times the time for which collectives run beside them, on streams of their own,
         other ops stand still, spread over the step; 0: they run beside each other as if alone.
@@ -153,6 +156,7 @@ class Runtime:
     runs: tuple[str, ...] = ()
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     speed: RuntimeFigure = ONE
+    row_rate: RuntimeFigure = NONE
     exposed: RuntimeFigure = NONE
     host: RuntimeFigure = NONE
     ahead: RuntimeFigure = NONE
@@ -243,6 +247,9 @@ class Runtime:
             if self.speed.value != 1
             else []
         )
+        if self.row_rate.value:
+            rate = f"{self.row_rate.value / 1e9:g} GB/s"
+            said.append(f"a multiprocessor reads {rate} at most in products of one row")
         if self.exposed.value:
             said.append(f"{self.exposed.value:g} times the time of collectives is exposed")
         said += (

@@ -21,6 +21,7 @@ from hosim.engine.program_account import MemoryCount, check_program_account, in_
 from hosim.engine.program_base import one_for_all
 from hosim.engine.replay_by_loop import check_loop, looped, looped_times
 from hosim.errors import InputError, PlanError
+from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on
@@ -264,6 +265,7 @@ def replay_stages(
         raise InputError(message, source="stages")
     begin = time.perf_counter()
     graphs = [plan.graph for plan in plans]
+    hardware = _with_processors_of_one(graphs, hardware)
     for plan in plans:
         if plan.graph.elsewhere:
             _check_other_processors(plan, MemoryCount())
@@ -294,6 +296,18 @@ def replay_stages(
         bubble,
         time.perf_counter() - begin,
     )
+
+
+def _with_processors_of_one(graphs: Sequence[Graph], hardware: Hardware) -> Hardware:
+    """The machine whose tiers on which one stage alone computes are not in parts (rule 21)."""
+    used = [{graph.ops[i].processor for i in graph.elsewhere} for graph in graphs]
+    tiers = [
+        replace(tier, compute=replace(tier.compute, alone=True))
+        if tier.compute is not None and sum([tier.name in each for each in used]) == 1
+        else tier
+        for tier in hardware.tiers
+    ]
+    return hardware if tiers == list(hardware.tiers) else replace(hardware, tiers=tuple(tiers))
 
 
 def check_engine(engine: object) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from hosim.analysis.costmodel import op_durations
 from hosim.analysis.costmodel.kernels import CLASSES, DTYPES
 from hosim.analysis.costmodel.kernels.op_families import (
     CollectiveConstants,
@@ -25,6 +26,8 @@ from hosim.analysis.costmodel.kernels.op_families import (
     latent_us,
     moe_us,
 )
+from hosim.io import load_hardware, load_named
+from hosim.shipped import find_hardware
 
 NOTHING = 1e-9
 
@@ -341,3 +344,35 @@ def test_weights_that_are_unpacked_are_multiplied_without_matrix_units() -> None
         3 * 2 * 4096 * 4096 / 1280
     )
     assert us("gemm", GEMM, slow, "fp16", **sizes) > 1e6
+
+
+def test_the_fewer_bytes_a_multiprocessor_has_the_more_of_the_memory_products_reach() -> None:
+    """A byte takes 1 / 0.86 of its time on the bus, and a part of what it waits on the processor
+    of the constants.
+    """
+    for fitted in (0.5, 0.75):
+        assert TEN.memory_share(fitted) == fitted
+        shares = [replace(TEN, asked=asked).memory_share(fitted) for asked in (0.5, 0.2, 0.0)]
+        assert shares == sorted(shares)
+        assert shares[-1] == pytest.approx(0.86)
+        assert 1 / shares[0] == pytest.approx((1 / 0.86 + 1 / fitted) / 2)
+    assert replace(TEN, asked=0.2).memory_share(0.9) == 0.9
+    sizes = {"m": 1, "n": 4096, "k": 4096}
+    constants = replace(GEMM, bandwidth_share=0.5)
+    slow, fast = [us("gemm", constants, replace(TEN, asked=a), **sizes) for a in (1.0, 0.0)]
+    assert fast < slow
+
+
+def test_cards_of_less_bandwidth_reach_more_of_it() -> None:
+    """The bytes of a step of 8B parameters over the time of its products, by the bandwidth: on the
+    cards that have the constants of an A100.
+    """
+    shares = {}
+    for machine in ("a100", "a6000", "rtx-4090", "l40s", "h100"):
+        hardware = load_hardware(find_hardware(machine))
+        graph = load_named("llama-3.1-8b:phase=decode:context=64:merged=true")
+        products = [i for i, op in enumerate(graph.ops) if op.kernel == "gemm"]
+        ns = sum([op_durations(graph, hardware)[i] for i in products])
+        read = sum([graph.ops[i].bytes_accessed for i in products])
+        shares[machine] = read / ns * 1e9 / hardware.device.bandwidth_bytes_per_s
+    assert shares["a100"] < shares["a6000"] < shares["rtx-4090"] < shares["l40s"] < 0.86

@@ -4,6 +4,7 @@ memory, a reduction above its link.
 
 import csv
 from functools import cache
+from math import ceil
 from pathlib import Path
 from statistics import median
 
@@ -12,9 +13,10 @@ from kernel_rows import FOLDER, kernel_tables
 
 import hosim
 from hosim.analysis.costmodel import op_durations
+from hosim.analysis.costmodel.kernels import kernel_us
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
-from hosim.io import load_named
+from hosim.io import load_hardware, load_named
 from hosim.shipped import find_hardware
 
 MAXIMA = Path(__file__).parents[3] / "shared" / "data" / "maxima"
@@ -187,3 +189,28 @@ def test_cards_without_peer_access_reduce_through_host_memory(
     assert times == pytest.approx(
         [20_000 + size / link * 1e9 for size in (0, 1 << 20, 1 << 30)], rel=1e-3
     )
+
+
+@pytest.mark.parametrize("machine", ["a100", "h100", "l40s", "rtx-5090"])
+def test_more_scales_take_longer_by_their_bytes_at_most(machine: str) -> None:
+    """A token of an 8B model: the bytes of a step rise by no less than its time does."""
+    times, read = [], []
+    for weights in ("int4:group=128", "int4:group=64", "int4:group=32", "uint4:group=32"):
+        graph = load_named(f"llama-3.1-8b:phase=decode:context=64:merged=true:weights={weights}")
+        times.append(sum(op_durations(graph, load_hardware(find_hardware(machine)))))
+        read.append(sum([op.bytes_accessed for op in graph.ops]))
+    assert times == sorted(set(times))
+    for ours, more in zip(times[1:], read[1:], strict=True):
+        assert 1 < ours / times[0] < more / read[0] + 0.001
+
+
+def test_scales_of_the_usual_groups_are_those_of_the_tables() -> None:
+    usual, given = [
+        load_named(f"llama-3.1-8b:phase=decode:layers=1:merged=true:weights=int4{group}")
+        for group in ("", ":group=128")
+    ]
+    h100 = load_hardware(find_hardware("h100"))
+    assert op_durations(usual, h100) == op_durations(given, h100)
+    product = next(op for op in usual.ops if op.dtype == "int4_weights")
+    ((us, _),) = kernel_us(h100, "gemm", "int4_weights", "uniform", [product.sizes]) or []
+    assert op_durations(usual, h100)[usual.op_index[product.name]] == ceil(1000 * us)

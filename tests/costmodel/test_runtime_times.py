@@ -244,3 +244,21 @@ def test_a_runtime_survives_a_workload_file(tmp_path) -> None:
     tables = [hosim.compare(each, "h100", "resident") for each in (made, again)]
     assert tables[0].makespan_ns[0] == tables[1].makespan_ns[0]
     assert from_data(again.meta[RUNTIME]) == from_data(made.meta[RUNTIME])
+
+
+def test_products_of_one_row_wait_for_the_loads_of_their_multiprocessors() -> None:
+    """An A100 has 108 multiprocessors: at 1 GB/s each 108 bytes take a microsecond."""
+    a100 = hosim.load_hardware(find_hardware("a100"))
+    slow = machine_under(a100, Runtime("slow", row_rate=RuntimeFigure(1e9)))
+    step = "llama-3.1-8b:phase=decode:layers=1:context=64:merged=true"
+    for more, limited in (("", True), (":batch=2", False), (":weights=int4", False)):
+        made = hosim.load(step + more)
+        alone, under = op_durations(made, a100), op_durations(made, slow)
+        for op, before, after in zip(made.ops, alone, under, strict=True):
+            if limited and op.kernel == "gemm":
+                assert after == ceil(op.bytes_accessed / 108) > before
+            elif op.name != "lm_head":  # its weights are in 16 bits in any case
+                assert after == before
+    free = machine_under(a100, Runtime("free", row_rate=RuntimeFigure(1e15)))
+    made = hosim.load(step)
+    assert op_durations(made, free) == op_durations(made, a100)

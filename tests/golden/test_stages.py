@@ -14,10 +14,18 @@ from by_hand import GB, machine, plan, workload
 
 from hosim.engine import replay_stages
 from hosim.errors import InputError
-from hosim.hardware import Fabric
+from hosim.hardware import Compute, Fabric
 from hosim.io.models import bubble, passes
 
 SEND, RECEIVE = {"kind": "send", "stream": "out"}, {"kind": "recv", "stream": "in"}
+ON_CPU = {
+    "ns": None,
+    "inputs": ["s"],
+    "bytes_accessed": 100,
+    "dtype": "fp32",
+    "processor": "ddr",
+    "stream": "cpu",
+}
 
 
 def stage_graph(schedule: str, stages: int, stage: int, count: int, f: int, b: int, sent: int = 0):
@@ -453,3 +461,33 @@ def test_a_machine_of_another_size():
         match="expected a machine of one device for each of 2 stages or more, got 1 for 2",
     ):
         replay_stages(pair({}, {}), machine())
+
+
+@pytest.mark.parametrize(("both", "first"), [(False, 12), (True, 24)])
+def test_a_stage_that_computes_alone_on_a_tier_has_all_of_its_processor(both, first):
+    # The 100 bytes of u are 10 ns at 10 a nanosecond. w's 20 flow 0..4 at 5 a nanosecond, half of
+    # what ddr has: u has done 2 of its 10 by then and ends at 12. Where both stages compute there,
+    # each has 5 a nanosecond, u takes 20, and both copy w: 10 in all, 5 of each part, so that
+    # nothing of u is done by 4, and it ends at 24.
+    graph = workload(
+        {"w": (20, "parameter", "ddr"), "s": (40, "optimizer_state", "ddr"), "x": (1,)},
+        {
+            "u": dict(ON_CPU),
+            "out": {"ns": 1, "outputs": ["x"]},
+            "put": {"ns": 0, "inputs": ["x"], "message": "x", **SEND},
+        },
+    )
+    other = workload(
+        {"w": (20, "parameter", "ddr"), "s": (40, "optimizer_state", "ddr"), "x": (1,)},
+        {
+            "get": {"ns": 0, "outputs": ["x"], "message": "x", **RECEIVE},
+            **({"u": dict(ON_CPU)} if both else {}),
+        },
+    )
+    hardware = machine(h2d=5 * GB)
+    ddr = replace(hardware.tiers[1], bandwidth_bytes_per_s=10 * GB, compute=Compute({"fp32": GB}))
+    hardware = replace(hardware, tiers=(hardware.tiers[0], ddr), devices=2)
+    plans = [plan(graph, ("prefetch w", None))]
+    plans.append(plan(other, ("prefetch w", None)) if both else plan(other))
+    _, found = run(plans, hardware)
+    assert found[0]["u"] == (0, first)

@@ -1128,6 +1128,13 @@ ROWS = (
         {"optimizer_on": "ddr"},
     ),
     Row(
+        "decoder experts gpt2",
+        "lora_rank",
+        (1, 2, 3, 4),
+        "train",
+        "times gradient optimizer_state; steps activation flops parameter",
+    ),
+    Row(
         "experts",
         "routing.steps",
         (1, 2, 3, 4),

@@ -52,6 +52,7 @@ SHAPES = [(64, 64), (32, 64), (32, 64), (64, 64), (80, 64), (80, 64), (64, 80)]
         ((3, 64, 128), "mxfp4", 0, 3 * (64 * 64 + 64 * 4)),
         ((3, 64, 128), "nvfp4", 0, 3 * (64 * 64 + 64 * 8)),
         ((64, 127), "nf4", 0, 64 * 64 + 64 * 2 * 4),  # 127 elements take 64 bytes
+        ((200, 128), "nf4_double", 0, 200 * 64 + 400 + 2 * 4),  # 400 scales, a scale for each 256
         ((2, 4, 10, 128), "int4_cache", 0, 2 * 4 * 10 * (64 + 2 * 4)),
         ((2, 4, 10, 128), "int8_cache", 0, 2 * 4 * 10 * (128 + 4)),
         ((2, 4, 10, 128), "fp8_cache", 0, 2 * 4 * 10 * 128),
@@ -97,8 +98,8 @@ def test_only_weights_of_products_change(dtype, merged):
     } | {*("gate_proj", "up_proj", "down_proj")}
     saved = 2 * sum(2 * a * b - packed_bytes((a, b), dtype, group) for a, b in SHAPES)
     if not (
-        merged and dtype.startswith(("fp8", "gptq"))
-    ):  # blocks of joined rows, and what columns have, are not those of their parts
+        merged and dtype.startswith(("fp8", "gptq", "nf4_double"))
+    ):  # blocks of joined rows and scales, and what columns have, are not those of their parts
         assert sum(before.values()) - sum(after.values()) == saved
     assert sum(op.flops for op in packed.ops) == sum(op.flops for op in plain.ops)
 
@@ -295,7 +296,7 @@ def test_experts_alone_in_mxfp4_and_all_that_is_published_of_gpt_oss(compared):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weights": "int3"}, "^weights: expected one of fp8_e4m3, .*nf4; got 'int3'$"),
+        ({"weights": "int3"}, "^weights: expected one of fp8_e4m3, .*nf4_double; got 'int3'$"),
         (
             {"cache_dtype": "flexgen4", "merged": True},
             "^cache_dtype: kernels of inference engines read no cache in flexgen4; leave merged "
@@ -303,11 +304,11 @@ def test_experts_alone_in_mxfp4_and_all_that_is_published_of_gpt_oss(compared):
         ),
         (
             {"weights": "int4", "phase": "train"},
-            "^weights: packed tensors work for inference only$",
+            "^weights: packed weights do not learn",
         ),
         (
             {"cache_dtype": "int8", "phase": "train"},
-            "^cache_dtype: packed tensors work for inference only$",
+            "^cache_dtype: a packed cache works for inference only$",
         ),
         ({"group": 32}, "^group: only packed weights have it; give weights, too$"),
         (

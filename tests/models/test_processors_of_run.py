@@ -112,6 +112,42 @@ def test_a_share_of_the_parameters_is_updated_on_the_cpu() -> None:
     assert all(not op.deps for op in updates if not op.processor)
 
 
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_of_several_devices_each_updates_the_same_share_on_the_cpu(zero: int, share: float) -> None:
+    """The parameters are those of one device, whatever the order in which gradients arrive; of
+    each, a device updates its part, and gathers all in one collective of each unit.
+    """
+    tied = {**TRAIN, "config": {"tie_word_embeddings": True, "vocab_size": 16000}, "layers": 3}
+    graphs = [
+        build("step", {**tied, "optimizer_share": share, **more})
+        for more in ({}, {"data": 4, "zero": zero} if zero else {"data": 4})
+    ]
+    on_cpu = [{op.name for op in elsewhere(graph)} for graph in graphs]
+    assert on_cpu[0] == on_cpu[1]
+    assert bool(on_cpu[0]) == (share > 0)
+    one, several = graphs
+    accessed = [sum(op.bytes_accessed for op in elsewhere(graph)) for graph in graphs]
+    # of fp32 shards there is no copy: gradient, parameter and two moments in fp32 are 28 bytes, too
+    assert accessed[1] == accessed[0] // (4 if zero else 1)
+    homes = {
+        graph_tensor.home
+        for op in several.ops
+        if op.kind == "optimizer" and not op.processor
+        for graph_tensor in (several.tensors[t] for t in op.mutates)
+        if graph_tensor.kind == "optimizer_state"
+    }
+    assert homes <= {None}
+    if zero in (1, 2):
+        written = {
+            several.tensors[t].name
+            for op in several.ops
+            if op.kind == "all_gather"
+            for t in op.writes
+        }
+        assert written == {tensor.name for tensor in one.tensors if tensor.kind == "parameter"}
+
+
 def test_states_of_what_the_device_updates_stay_under_zero_offload() -> None:
     step = "llama-3.1-8b:phase=train:sequence=64:layers=1:optimizer_on=ddr"
     peaks = {}
@@ -210,7 +246,7 @@ def test_attention_on_the_cpu_reads_a_cache_that_lives_there() -> None:
         ),
         (
             {"phase": "train", "optimizer_on": "device/ddr", "optimizer_share": 0.5},
-            "optimizer_share: works for one device with optimizer_on: TIER",
+            "optimizer_share: works with optimizer_on: TIER",
         ),
         (
             {"phase": "train", "optimizer_on": "ddr", "update": "delayed", "data": 2},
@@ -238,3 +274,42 @@ def test_what_is_refused(parameters: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as error:
         build("step", {"model": "llama-3.1-8b", "layers": 1, **parameters})
     assert message in str(error.value)
+
+
+STAGES = {
+    "model": "llama-3.1-8b",
+    "phase": "decode",
+    "merged": True,
+    "pipeline": 2,
+    "layers": 4,
+    "context": 64,
+}
+
+
+def test_stages_have_the_layers_that_are_given() -> None:
+    for split, own in ((None, (2, 2)), ("3/1", (3, 1)), ("1/3", (1, 3))):
+        given = {**STAGES, **({"stage_layers": split} if split else {})}
+        graphs = [build("stage", {**given, "stage": n, "tied": True}) for n in range(2)]
+        layers = [
+            {int(op.name.split(".")[2]) for op in graph.ops if ".layers." in op.name}
+            for graph in graphs
+        ]
+        assert layers == [set(range(own[0])), set(range(own[0], 4))]
+    assert "layers" not in graphs[0].meta
+
+
+@pytest.mark.parametrize("split", ["4", "2/1", "4/0", "1/1/2", "2/x", "3/2", ""])
+def test_other_layers_of_stages_are_refused(split: str) -> None:
+    with pytest.raises(InputError, match=r"each of 2 stages with '/' between them, 4 together"):
+        build("stage", {**STAGES, "stage_layers": split})
+
+
+def test_what_a_stage_receives_and_sends_is_on_the_device() -> None:
+    for n in range(2):
+        graph = build("stage", {**STAGES, "stage": n, "tied": True, "layers_on": "device/ddr"})
+        assert graph.meta["layers"] == 4
+        crossing = [op for op in graph.ops if op.kind in ("send", "recv")]
+        assert crossing
+        assert not any(op.also_on or op.processor for op in crossing)
+    with pytest.raises(InputError, match="on one device or stages of a pipeline"):
+        build("stage", {**STAGES, "tensor": 2, "layers_on": "device/ddr"})

@@ -71,6 +71,13 @@ def nf4(rows, columns):
     yield np.empty(rows * columns // 64, np.float32)
 
 
+def nf4_double(rows, columns):
+    """The same with these maxima in 8 bits, and a maximum in fp32 for 256 of them."""
+    yield np.empty((rows * columns // 2, 1), np.uint8)
+    yield np.empty(rows * columns // 64, np.uint8)
+    yield np.empty(-(-rows * columns // 64 // 256), np.float32)
+
+
 @pytest.mark.parametrize(
     ("said", "tensors"),
     [
@@ -102,6 +109,15 @@ def nf4(rows, columns):
         (
             {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
             lambda r, c: nf4(r, c),
+        ),
+        (
+            {
+                "quant_method": "bitsandbytes",
+                "load_in_4bit": True,
+                "bnb_4bit_quant_type": "nf4",
+                "bnb_4bit_use_double_quant": True,
+            },
+            lambda r, c: nf4_double(r, c),
         ),
         ({"quant_method": "fp8", "weight_block_size": None}, fp8_rows),
         ({"quant_method": "fbgemm_fp8", "modules_to_not_convert": ["lm_head"]}, fp8_rows),
@@ -261,7 +277,6 @@ def test_experts_alone_in_mxfp4():
         },
         {"quant_method": "fp8", "weight_block_size": [128, 64]},
         {"quant_method": "bitsandbytes", "load_in_8bit": True},
-        {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
         {"quant_method": "quip"},
         {},
         "gptq",

@@ -285,3 +285,21 @@ def test_experts_of_ktransformers_are_on_the_cpu_where_the_plan_may_say_so() -> 
         == ["model.layers.0.mlp.experts", "model.layers.1.mlp.experts"]
     )
     assert hosim.replay(free, "rtx-4090").makespan_ns == hosim.replay(fixed, "rtx-4090").makespan_ns
+
+
+@pytest.mark.parametrize("on_device", [4, 1])
+def test_layers_are_counted_over_all_stages(on_device: int) -> None:
+    """What a step takes, and which layers are on the CPU, are those of one device."""
+    model = "llama-3.1-8b:phase=decode:merged=true:layers=4:context=64"
+    policy = f"llama_cpp:n_gpu_layers={on_device}"
+    whole = hosim.plan(model, RTX, policy)
+    stages = hosim.plan_stages(f"{model}:pipeline=2:stage_layers=3/1", RTX, policy)
+
+    def there(plan: Plan) -> set[str]:
+        ops = [op for op in plan.graph.ops if op.processor and op.kind == "matmul"]
+        return {op.name for op in ops}
+
+    assert there(whole) == set().union(*map(there, stages))
+    alone, step = hosim.replay(whole, RTX).makespan_ns, hosim.replay_stages(stages).step_ns
+    if on_device > 1:  # else both stages compute there, and each has half of the processor
+        assert step == pytest.approx(alone, rel=0.01)

@@ -82,7 +82,7 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     return (
         tuple(durations)
         if hardware.software is None
-        else durations_under(graph, hardware.software, durations)
+        else durations_under(graph, hardware, hardware.software, durations)
     )
 
 

@@ -18,6 +18,8 @@ from hosim.edits import CROSSING_KINDS
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware, Tier
 
+_NS_PER_S = 10**9
+_WIDE = ("bf16", "fp16")
 _OPTIMIZER, _FP32 = "optimizer", "fp32"
 
 
@@ -70,12 +72,15 @@ def _with_optimizer(tier: Tier, runtime: Runtime) -> Tier:
     return replace(tier, compute=replace(tier.compute, efficiency_of=of))
 
 
-def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) -> tuple[int, ...]:
+def durations_under(
+    graph: Graph, hardware: Hardware, runtime: Runtime, durations: Sequence[int]
+) -> tuple[int, ...]:
     """The times of ops, by position, under a runtime; ``durations`` are those that they have alone.
 
     Measured ones (``duration_ns``) are those of some runtime already and stay as they are, as do
     ops on other processors.
     """
+    durations = _with_row_rate(graph, hardware, runtime, durations)
     slower = 1 / Fraction(str(runtime.speed.value))
     exposed = Fraction(str(runtime.exposed.value))
     stands = slower * (1 + (exposed * share_beside(graph, durations) if exposed else 0))
@@ -85,6 +90,24 @@ def durations_under(graph: Graph, runtime: Runtime, durations: Sequence[int]) ->
         scale = slower if op.kind in CROSSING_KINDS else stands
         found.append(ns if kept else -(-ns * scale.numerator // scale.denominator))
     return tuple(found)
+
+
+def _with_row_rate(
+    graph: Graph, hardware: Hardware, runtime: Runtime, durations: Sequence[int]
+) -> Sequence[int]:
+    """The times where products of one row in 16 bits are done by kernels of which a multiprocessor
+    reads so many bytes a second at most: too few loads are under way to have all of a fast memory.
+    """
+    processor, rate = hardware.compute.processor, round(runtime.row_rate.value)
+    if processor is None or not rate:
+        return durations
+    reads = rate * processor.multiprocessors
+    return [
+        max(ns, -(-op.bytes_accessed * _NS_PER_S // reads))
+        if op.kernel == "gemm" and op.sizes[:1] == (1,) and op.dtype in _WIDE
+        else ns
+        for op, ns in zip(graph.ops.each(), durations, strict=True)
+    ]
 
 
 def share_beside(graph: Graph, durations: Sequence[int]) -> Fraction:

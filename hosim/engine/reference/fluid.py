@@ -323,10 +323,13 @@ class Fluid:
         each one's part (rule 20).
         """
         hardware, listed, taken = self.hardware, list(self.crossings), Fraction(0)
-        scope = hardware.tier_scope(tier)
-        parts = (
-            1 if self.folded else hardware.sharers(scope)
-        )  # while all copy the same, each loses what one takes
+        scope, processor = (
+            hardware.tier_scope(tier),
+            hardware.tiers[hardware.tier_index[tier]].compute,
+        )
+        is_whole = self.folded or (processor is not None and processor.alone)
+        parts = 1 if is_whole else hardware.sharers(scope)
+        # while all copy the same, each loses what one takes
         for near in [other for other in self.places if other.at[scope] == place.at[scope]]:
             for crossing, n in near.counts.items():
                 channel = listed[crossing].channel

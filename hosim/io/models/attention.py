@@ -172,7 +172,7 @@ def attention(
         return t.checkpointed(
             lambda q, k, v: attention(t, q, k, v, kernel, mask, extra=extra, label=label), q, k, v
         )
-    heads, training = q.shape[1], bool(q.node)
+    heads, training = q.shape[1], any([each.node for each in (q, k, v)])
     if kernel.mode != "causal" and k.shape[1] < heads:
         k = copied(t, k, (*k.shape[:1], heads, *k.shape[2:]), f"{label}.repeat_k")
         v = copied(t, v, (*k.shape[:1], heads, k.shape[2], v.shape[-1]), f"{label}.repeat_v")

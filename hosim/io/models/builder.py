@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from hosim.analysis.costmodel.kernels.op_families import FLASH
 from hosim.data.expert_routing import Gate, gates_of, realise, with_draw_spread
 from hosim.data.runtime import RUNTIME, Runtime, as_data, from_data
-from hosim.devices_of_graph import DEVICES
+from hosim.devices_of_graph import DEVICES, LAYERS
 from hosim.edits import REPEATABLE
 from hosim.errors import InputError, UnitError
 from hosim.graph import Graph
@@ -23,7 +23,7 @@ from hosim.io.models.collectives import (
     summed_at_both_ends,
     summed_over_tokens,
 )
-from hosim.io.models.config import Layered, RoutingDraw, Run
+from hosim.io.models.config import Layered, RoutingDraw, Run, layers_of_all
 from hosim.io.models.config_keys import QUANTISED, Keys
 from hosim.io.models.data_parallel import shared_step
 from hosim.io.models.families import FAMILIES, Family
@@ -69,7 +69,14 @@ def step(
     And the gates in it, with what each chooses. ``in_parts`` and ``stored``: as of :class:`Tape`.
     """
     main = run.main_gradients and run.zero < 2
-    t = Tape(name, training=run.training, main_gradients=main, merged=run.merged, in_parts=in_parts)
+    t = Tape(
+        name,
+        training=run.training,
+        main_gradients=main,
+        merged=run.merged,
+        in_parts=in_parts,
+        frozen=run.lora_rank is not None,
+    )
     t.stored = stored
     t.builder.meta = dict(meta)
     if not run.training:
@@ -77,6 +84,8 @@ def step(
         graph = t.build()
         return graph, gates_of(graph, t.gates), _chosen(t, run)
     apart = _passes(t, forward, config, run)
+    if unknown := sorted({*(run.lora_modules or "").split("/")} - {"", *t.adapted}):
+        raise InputError(f"no projection is called {unknown[0]!r}", where="lora_modules")
     summed_at_both_ends(t, config, run)
     gradients = apart or [t.learned()]
     own = [g for learned in gradients for g in of_own_tokens(config, run, learned)]
@@ -175,6 +184,8 @@ _OF_TRAINING = frozenset(
         "foreach",
         "optimizer",
         "main_gradients",
+        "lora_rank",
+        "lora_modules",
         "checkpoint",
         "zero",
     )
@@ -274,6 +285,7 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
         REPEATABLE: True,
         "builder": {**{key: parameters[key] for key in sorted(parameters)}, "model": read},
         **({DEVICES: run.devices} if run.devices > 1 else {}),
+        **({LAYERS: layers_of_all(config, run)} if run.layers_on and run.pipeline > 1 else {}),
         **({} if runtime is None else {RUNTIME: as_data(runtime)}),
         **({LEFT_OUT: list(left_out)} if left_out else {}),
         **({ASSUMED: assumed} if assumed else {}),

@@ -201,8 +201,13 @@ class Run:
     for all parameters before the next part (:mod:`hosim.io.models.optimizer`). ``main_gradients``:
     those of parameters are added to fp32 ones, which outlive the step.
 
+    ``lora_rank``: training learns adapters alone, two narrow products beside each of
+    ``lora_modules``, names of projections with '/' between them (none: all that a layer has); all
+    other parameters are frozen, without gradients and states, and may be packed (``weights``).
+
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the
-    layers; the graph is that of one device, of the pipeline stage ``stage``. Those that share
+    layers; the graph is that of one device, of the pipeline stage ``stage``. ``stage_layers``: how
+    many layers each stage has, with '/' between them (none: as many each). Those that share
     experts have tokens of their own; they are among the ``data`` devices, if there are some.
     Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and
     receives at the same time; without it and where the machine has no links, collectives take the
@@ -288,10 +293,13 @@ class Run:
     states_dtype: str | None = None
     foreach: bool = False
     main_gradients: bool = False
+    lora_rank: int | None = None
+    lora_modules: str | None = None
     tensor: int = 1
     expert: int = 1
     pipeline: int = 1
     stage: int = 0
+    stage_layers: str | None = None
     link_bytes_per_s: int | None = None
     sequence_parallel: bool = False
     regather: bool = False
@@ -418,9 +426,17 @@ def first_layers(count: int, run: Run) -> range:
     return range(count if run.layers is None else min(count, run.layers))
 
 
+def layers_of_all(config: Layered, run: Run) -> int:
+    """How many layers all pipeline stages have together."""
+    return config.num_hidden_layers if run.layers is None else run.layers
+
+
 def layers_of(config: Layered, run: Run) -> range:
     """The layers of the device's pipeline stage."""
-    taken = config.num_hidden_layers if run.layers is None else run.layers
+    taken = layers_of_all(config, run)
+    if run.stage_layers is not None:
+        counts = [int(count) for count in run.stage_layers.split("/")]
+        return range(sum(counts[: run.stage]), sum(counts[: run.stage + 1]))
     return range(taken * run.stage // run.pipeline, taken * (run.stage + 1) // run.pipeline)
 
 

@@ -16,7 +16,7 @@ of their own, which fewer share.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
@@ -26,7 +26,13 @@ from hosim.edits import BACKWARD, RECOMPUTE
 from hosim.graph import Graph, Op
 from hosim.io.models.collectives import ns_to_send, summed_over_tokens
 from hosim.io.models.config import Run
-from hosim.io.models.optimizer import adamw, has_master, moments_by_parts, update_by_parts
+from hosim.io.models.optimizer import (
+    adamw,
+    first_share,
+    has_master,
+    moments_by_parts,
+    update_by_parts,
+)
 from hosim.io.models.tape import Learned, Tape, Value
 
 GATHER, REDUCE = "gather", "reduce"
@@ -139,6 +145,7 @@ class _Sharing:
         run: Run,
     ) -> None:
         self.base, self.run = base, run
+        self.order = [parameter.tensor for parameter in parameters]
         self.of_own_tokens = {gradient.tensor for gradient in of_own_tokens}
         self.units: dict[str, list[Value]] = {}
         self.devices: dict[str, int] = {}
@@ -188,26 +195,30 @@ class _Sharing:
             for unit, learned in self.reduced_after.get(i, ()):
                 self._reduce(unit, learned, place_of(op))
         if self.run.optimizer == "adamw":
-            after, shares = list(self.t.last_ops.values()), self.run.zero in (1, 2)
-            apart = shares and self.run.optimizer_on is not None
-            rooted = {
-                unit: moments_by_parts(self.t, self.run, learned, has_master(self.run))
-                for unit, learned in (self.learned.items() if self.run.foreach else ())
-            }
-            for unit, learned in self.learned.items():
-                master = has_master(self.run) or (apart and self.run.states_dtype is None)
-                if self.run.foreach:
-                    update_by_parts(self.t, rooted[unit])
-                shards = (
-                    []
-                    if self.run.foreach
-                    else adamw(
-                        self.t, self.run, learned, master=master, after=after, is_shard=apart
-                    )
-                )
-                if shares and self.devices[unit] > 1:
-                    self._share(unit, shards)
+            self._update()
         return self.t.builder.build()
+
+    def _update(self) -> None:
+        run, after = self.run, list(self.t.last_ops.values())
+        shares = run.zero in (1, 2)
+        apart = shares and run.optimizer_on is not None
+        master = has_master(run) or (apart and run.states_dtype is None)
+        rooted = {
+            unit: moments_by_parts(self.t, run, learned, has_master(run))
+            for unit, learned in (self.learned.items() if run.foreach else ())
+        }
+        found = {p.tensor: (p, g) for learned in self.learned.values() for p, g in learned}
+        in_order = [found[name] for name in self.order if name in found]
+        there = first_share(in_order, run.optimizer_share)
+        for unit, learned in self.learned.items():
+            shards: list[Value] = []
+            if run.foreach:
+                update_by_parts(self.t, rooted[unit])
+            else:
+                how = {"master": master, "is_shard": apart}
+                shards = adamw(self.t, run, learned, after=after, elsewhere=there, **how)
+            if shares and self.devices[unit] > 1:
+                self._share(unit, shards, there if apart else ())
 
     def _tensors(self) -> None:
         for tensor in self.base.tensors:
@@ -327,19 +338,16 @@ class _Sharing:
         self.whole[visit.unit, visit.place] = whole
         self.copied_out.append(whole.tensor)
 
-    def _share(self, unit: str, shards: Sequence[Value]) -> None:
+    def _share(self, unit: str, shards: Sequence[Value], elsewhere: Collection[str]) -> None:
         """Each device sends the others what it has updated of a unit: in place, or ``shards`` that
-        came from another processor.
+        came from another processor, of the parameters that were updated ``elsewhere``.
         """
         size = self._flat(unit, "", self.run.dtype).size
-        changed = (
-            {"inputs": shards, "overwrites": self.units[unit]}
-            if shards
-            else {"mutates": self.units[unit]}
-        )
-        self._send(
-            unit, f"optimizer.{unit or _ROOT}.all_gather", "all_gather", GATHER, size, **changed
-        )
+        name = f"optimizer.{unit or _ROOT}.all_gather"
+        there = [p for p in self.units[unit] if p.tensor in elsewhere]
+        here = [p for p in self.units[unit] if p.tensor not in elsewhere]
+        changed = {"inputs": shards, "overwrites": there, "mutates": here}
+        self._send(unit, name, "all_gather", GATHER, size, **changed)
 
     # -- gradients
     # ----------------------------------------------------------------------------------------------

@@ -222,12 +222,11 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
     first, last = run.stage == 0, run.stage == run.pipeline - 1
     names = NAMES[config.names]
     with t.scope(names.model):
-        with t.on(run.layers_on):
-            x = (
-                _embedded(t, config, run)
-                if first
-                else received(t, run, (run.batch, run.own_tokens, config.hidden_size))
-            )
+        if first:
+            with t.on(run.layers_on):
+                x = _embedded(t, config, run)
+        else:
+            x = received(t, run, (run.batch, run.own_tokens, config.hidden_size))
         inputs = inputs_of_layers(t, config, run, x) if first else None
         if config.streams:
             x = states_of(t, config, run, x) if config.laurel_rank else streams_of(t, config, x)
@@ -251,7 +250,8 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
                 else:
                     x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
         if not last:
-            x = x if pending is None else add(t, x, pending, "add_mlp")
+            with t.on(run.layers_on):
+                x = x if pending is None else add(t, x, pending, "add_mlp")
             sent(t, run, x)
             return x
         with t.on(run.layers_on):

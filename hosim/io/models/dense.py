@@ -52,7 +52,22 @@ def projected(
     for each in (weight, offset):
         if each is not None:
             of_copies(t, run, each, *copies)
-    return linear(t, x, weight, offset, label=name)
+    y = linear(t, x, weight, offset, label=name)
+    return adapted(t, run, name, x, y) if run.lora_rank is not None else y
+
+
+def adapted(t: Tape, run: Run, name: str, x: Value, y: Value) -> Value:
+    """``y``, which a projection ``name`` makes of ``x``, plus that of its adapter, if it has one
+    (LoRA, E. Hu et al., ICLR 2022): two products, a factor, and the sum.
+    """
+    if run.lora_modules is not None and name not in run.lora_modules.split("/"):
+        return y
+    t.adapted.add(name)
+    rank = run.lora_rank or 0
+    for part, shape in (("lora_A", (rank, x.shape[-1])), ("lora_B", (y.shape[-1], rank))):
+        weight = t.parameter(f"{name}.{part}.weight", shape, run.dtype, adapter=True)
+        x = linear(t, x, weight, label=f"{name}.{part}")
+    return add(t, y, x if run.fused else scale(t, x, f"{name}.lora_scale"), f"{name}.add_lora")
 
 
 def factor(

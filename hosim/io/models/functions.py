@@ -434,7 +434,12 @@ def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
     count = min(1 << max(0, -(-classes // width) - 1).bit_length(), x.rows)
     inside, head = replace(x, node=0), replace(weight, node=0)
     whole = t.op("loss.grad_input", "fill", [], x.shape, x.dtype)
-    learns = t.op("loss.grad_weight", "fill", [], weight.shape, weight.dtype, gradient_of=weight)
+    sums = [whole]
+    if weight.node:
+        filled = t.op(
+            "loss.grad_weight", "fill", [], weight.shape, weight.dtype, gradient_of=weight
+        )
+        sums.append(filled)
     flops, losses = 0, []
     for i in range(count):
         rows = x.rows * (i + 1) // count - x.rows * i // count
@@ -450,15 +455,16 @@ def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
         )
         t.ops(f"loss.{i}.grad_input", "matmul", [logits, head], [], mutates=[whole], sizes=(rows, width, classes),
               accessed=logits.size + part_of_weight + part, **how)  # fmt: skip
-        t.ops(f"loss.{i}.grad_weight", "matmul", [logits, inside], [], mutates=[learns], sizes=(classes, width, rows),
-              accessed=logits.size + part + 2 * learns.size, **how)  # fmt: skip
+        for learns in sums[1:]:
+            t.ops(f"loss.{i}.grad_weight", "matmul", [logits, inside], [], mutates=[learns], sizes=(classes, width, rows),
+                  accessed=logits.size + part + 2 * learns.size, **how)  # fmt: skip
     loss = t.op("loss", "reduction", losses, SCALAR, "fp32")
     loss = replace(loss, node=t.alias(x).node)
 
     def gradient(g: Value) -> None:
-        t.ops("loss.scale", "elementwise", [g], [], mutates=[whole, learns])
-        t.give(x, whole)
-        t.give(weight, learns)
+        t.ops("loss.scale", "elementwise", [g], [], mutates=sums)
+        for value, gradient_of in zip((x, weight), sums, strict=False):
+            t.give(value, gradient_of)
 
     t.note(loss, gradient)
     return loss

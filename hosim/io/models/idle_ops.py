@@ -4,21 +4,25 @@ backward pass uses.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from hosim.graph import Graph, Op
 
 
-def without_idle(graph: Graph, prefix: str) -> Graph:
-    """The graph without the ops whose names begin with ``prefix``, whose results nobody uses, and
-    that nobody waits for.
+def without_idle(graph: Graph, prefix: str, wanted: Collection[str] = ()) -> Graph:
+    """The graph without the ops whose names begin with ``prefix``, which have results that nobody
+    uses, and that nobody waits for; ``wanted``: tensors that are used later.
     """
     needed, awaited = bytearray(len(graph.tensors)), bytearray(len(graph.ops))
+    for name in wanted:
+        needed[graph.tensor_index[name]] = 1
     keep = []
     for i in reversed(range(len(graph.ops))):
         op = graph.ops[i]
         if (
             op.name.startswith(prefix)
+            and op.writes
             and not awaited[i]
             and not any([needed[t] for t in op.writes])
         ):

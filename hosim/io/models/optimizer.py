@@ -22,7 +22,7 @@ one of :data:`UPDATES`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -49,6 +49,7 @@ def adamw(
     master: bool,
     after: Sequence[str] | None = None,
     is_shard: bool = False,
+    elsewhere: Collection[str] | None = None,
 ) -> list[Value]:
     """The states of a parameter, or shard of one, that has a gradient: its two moments and, with
     ``master``, the fp32 parameter that it rounds.
@@ -57,7 +58,8 @@ def adamw(
     ``run.states_home``. The kernel reads the gradient, and reads and writes the states. On another
     processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all
     streams. With ``is_shard`` what it writes there are tensors of their own, the device's parts of
-    the parameters, which are returned; other devices have the other parts.
+    the parameters, which are returned; other devices have the other parts. ``elsewhere``: what of
+    ``learned`` runs there, where that is chosen among more parameters (:func:`first_share`).
     """
     with t.scope("optimizer"):
         if run.optimizer_on is not None:
@@ -65,7 +67,9 @@ def adamw(
                 "/" in run.optimizer_on
             )  # as on the device, where an update waits for its gradient alone
             waits = [] if either else list(t.last_ops.values()) if after is None else list(after)
-            there, here = _first_share(learned, run.optimizer_share)
+            chosen = first_share(learned, run.optimizer_share) if elsewhere is None else elsewhere
+            there = [pair for pair in learned if pair[0].tensor in chosen]
+            here = [pair for pair in learned if pair[0].tensor not in chosen]
             shards = _on_another(
                 t,
                 run,
@@ -84,10 +88,11 @@ def adamw(
 @dataclass(frozen=True)
 class RootedParameter:
     """A parameter whose moments are new, with the ``root`` of the second one; ``changed`` is it and
-    its fp32 copy, if it has one.
+    its fp32 copy, if it has one. Its ``gradient`` lives until then, as a user has it.
     """
 
     parameter: Value
+    gradient: Value
     changed: list[Value]
     first: Value
     root: Value
@@ -112,7 +117,7 @@ def moments_by_parts(t: Tape, run: Run, learned: Learned, master: bool) -> list[
                 mutates=[first, second],
                 accessed=2 * gradient.size + 2 * first.size + 5 * second.size + second.size,
             )
-            found.append(RootedParameter(parameter, [parameter, *copies], first, root))
+            found.append(RootedParameter(parameter, gradient, [parameter, *copies], first, root))
     return found
 
 
@@ -127,28 +132,30 @@ def update_by_parts(t: Tape, rooted: Sequence[RootedParameter]) -> None:
             t.ops(
                 each.parameter.tensor,
                 "optimizer",
-                [each.first, each.root],
+                [each.first, each.root, each.gradient],
                 [],
                 mutates=each.changed,
                 accessed=4 * full.size + 5 * each.root.size + each.first.size + rounded,
             )
 
 
-def _first_share(learned: Learned, share: float) -> tuple[Learned, Learned]:
-    """The first parameters, with that share of all elements at most, and the others. Raises
+def first_share(learned: Learned, share: float) -> frozenset[str]:
+    """The names of the first parameters, with that share of all elements at most. Raises
     :class:`InputError` where the first one has more.
     """
     most, so_far = share * sum([prod(p.shape) for p, _ in learned]), 0
-    for k, (parameter, _) in enumerate(learned):
+    found: list[str] = []
+    for parameter, _ in learned:
         so_far += prod(parameter.shape)
         if so_far > most:
-            if share and not k:
+            if share and not found:
                 raise InputError(
                     f"the first parameter, {parameter.tensor}, has more than that of all",
                     where="optimizer_share",
                 )
-            return learned[:k], learned[k:]
-    return learned, []
+            break
+        found.append(parameter.tensor)
+    return frozenset(found)
 
 
 def _on_device(t: Tape, run: Run, learned: Learned, master: bool) -> None:

@@ -14,7 +14,8 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class PackedDtype:
-    """``scale_bytes`` and ``zero_bits`` for each ``group``, ``index_bytes`` for each column.
+    """``scale_bytes`` and ``zero_bits`` for each ``group``, ``index_bytes`` for each column, and one
+    more scale in fp32 for so many ``scales``, if these are packed, too.
 
     ``computes`` is the dtype of an op that reads it beside operands in 16 bits.
     """
@@ -27,6 +28,7 @@ class PackedDtype:
     """True if a group that is given is a block of so many rows, too, as in DeepSeek-V3."""
     zero_bits: int = 0
     index_bytes: int = 0
+    scales: int = 0
 
 
 PACKINGS: Mapping[str, PackedDtype] = {
@@ -51,6 +53,8 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "nvfp4": PackedDtype(4, 16, 1, "int4_weights"),
     # bitsandbytes without double quantisation: a maximum in fp32 for 64 elements
     "nf4": PackedDtype(4, 64, 4, "int4_weights"),
+    # with it, QLoRA's (T. Dettmers et al., NeurIPS 2023): these in 8 bits, 256 of them with a scale
+    "nf4_double": PackedDtype(4, 64, 1, "int4_weights", scales=256),
     # caches; vLLM's fp8 has one scale for all, the others a scale and a minimum in 16 bits for a
     # head's row, or as FlexGen for 64 elements
     "fp8_cache": PackedDtype(8, 0, 0, "fp16_fp8_cache"),
@@ -71,6 +75,7 @@ WEIGHTS = (
     "mxfp4",
     "nvfp4",
     "nf4",
+    "nf4_double",
 )
 PACKED = ("all", "experts")
 CACHES: Mapping[str, str] = {
@@ -83,7 +88,7 @@ CACHES: Mapping[str, str] = {
 """Packings by the parameter of a builder."""
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {"fp8": ("fp8_e4m3", "fp8_e5m2"), "int8": ("int8",)}
 """The dtypes that both operands of a product can have, and the weights that this takes."""
-SEPARATE = frozenset({"nf4", "flexgen4"})
+SEPARATE = frozenset({"nf4", "nf4_double", "flexgen4"})
 """Packings without a kernel for several rows: bitsandbytes unpacks a whole weight into 16 bits
 first.
 """
@@ -114,5 +119,6 @@ def packed_bytes(shape: tuple[int, ...], dtype: str, group: int = 0) -> int:
         scales * packing.scale_bytes
         + -(-scales * packing.zero_bits // 8)
         + width * packing.index_bytes
+        + (-(-scales // packing.scales) * 4 if packing.scales else 0)
     )
     return prod(outer) * (rows * -(-width * packing.bits // 8) + beside)

@@ -32,11 +32,10 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
             "only an optimizer on another processor has it; give optimizer_on, too", where="update"
         )
     if run.optimizer_share != 1 and (
-        "/" in (run.optimizer_on or "/") or run.update != "synchronous" or run.replicas > 1
+        "/" in (run.optimizer_on or "/") or run.update != "synchronous"
     ):
         raise InputError(
-            "works for one device with optimizer_on: TIER and update: synchronous",
-            where="optimizer_share",
+            "works with optimizer_on: TIER and update: synchronous", where="optimizer_share"
         )
     if run.optimizer_on is not None and run.optimizer == "none":
         raise InputError("there is no optimizer to run there", where="optimizer_on")
@@ -66,9 +65,10 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
             where="update",
         )
     if run.layers_on is not None:
-        if run.training or not run.merged or run.devices > 1:
+        if run.training or not run.merged or run.devices > run.pipeline:
             raise InputError(
-                "works for inference on one device with merged: true", where="layers_on"
+                "works for inference with merged: true, on one device or stages of a pipeline",
+                where="layers_on",
             )
         if "/" not in run.layers_on:
             raise InputError(

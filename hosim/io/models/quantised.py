@@ -215,11 +215,10 @@ def _fbgemm(said: Mapping[str, Any]) -> Packed | None:
 
 
 def _bitsandbytes(said: Mapping[str, Any]) -> Packed | None:
-    four = said.get("load_in_4bit", said.get("_load_in_4bit")) is True and not said.get(
-        "bnb_4bit_use_double_quant", False
-    )
+    four = said.get("load_in_4bit", said.get("_load_in_4bit")) is True
+    double = bool(said.get("bnb_4bit_use_double_quant", False))
     return (
-        {"weights": "nf4"}
+        {"weights": "nf4_double" if double else "nf4"}
         if four and said.get("bnb_4bit_quant_type", "fp4") in ("nf4", "fp4")
         else None
     )

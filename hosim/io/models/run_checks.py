@@ -20,6 +20,7 @@ def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     _check_schedule(given, config, run)
     _check_loss(given, config, run)
     _check_data(given, run)
+    _check_adapters(run)
     _check_sequence_parallel(config, run)
     _check_context_parallel(config, run)
     _check_packed(config, run)
@@ -97,7 +98,7 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
 
 
 _OF_TRAINING = (
-    *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers"),
+    *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers", "lora_rank"),
     *("optimizer", "optimizer_on", "optimizer_share", "update", "states_dtype", "states_home"),
 )
 """The fields that an inference would leave out without a word."""
@@ -156,6 +157,19 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
         raise InputError("zero=2 keeps gradients in the dtype of the step", where="main_gradients")
 
 
+def _check_adapters(run: Run) -> None:
+    """Raise :class:`InputError` unless adapters learn as one device has them, whole."""
+    if run.lora_rank is None:
+        if run.lora_modules is not None:
+            raise InputError("only adapters have it; give lora_rank, too", where="lora_modules")
+        return
+    if run.tensor > 1 or run.context_parallel > 1 or run.expert > 1 or run.zero == 3:
+        raise InputError(
+            "works for devices that have all weights: data with zero from 0 to 2, and pipeline",
+            where="lora_rank",
+        )
+
+
 def _check_sequence_parallel(config: Layered, run: Run) -> None:
     """Raise :class:`InputError` unless the devices that share layers can have tokens of their own
     between products.
@@ -210,10 +224,13 @@ def _check_packed(config: Layered, run: Run) -> None:
     """
     if run.products and (not run.training or run.dtype == "fp32"):
         raise InputError("works for phase=train in 16 bits", where="products")
-    if run.training and (run.weights or run.cache_dtype):
+    if run.training and run.cache_dtype:
+        raise InputError("a packed cache works for inference only", where="cache_dtype")
+    if run.training and run.weights and run.lora_rank is None:
         raise InputError(
-            "packed tensors work for inference only",
-            where="weights" if run.weights else "cache_dtype",
+            "packed weights do not learn: in training they are those beside adapters; give "
+            "lora_rank, too",
+            where="weights",
         )
     for key in ("group", "packed", "activations"):
         if getattr(run, key) is not None and run.weights is None:
@@ -231,7 +248,7 @@ def _check_packed(config: Layered, run: Run) -> None:
         raise InputError(
             f"groups of {run.weights} have {fixed} elements, got {run.group}", where="group"
         )
-    if run.weights in SEPARATE and int(getattr(config, "num_experts", 0)):
+    if run.weights in SEPARATE and not run.training and int(getattr(config, "num_experts", 0)):
         raise InputError(f"{run.weights} works for models without experts", where="weights")
     if run.merged and run.cache_dtype is not None and CACHES[run.cache_dtype] in FOR_TRANSFER:
         raise InputError(
@@ -281,6 +298,25 @@ def _check_shards(config: Any, run: Run) -> None:
         raise InputError(f"{run.pipeline} stages need at least one layer each", where="pipeline")
     if run.layers is not None and run.layers > layers:
         raise InputError(f"the model has {layers} layers, got {run.layers}", where="layers")
+    _check_stage_layers(layers if run.layers is None else run.layers, run)
+
+
+def _check_stage_layers(layers: int, run: Run) -> None:
+    """Raise :class:`InputError` unless each stage has layers, and all of them together every one
+    that is taken.
+    """
+    if run.stage_layers is None:
+        return
+    counts = run.stage_layers.split("/")
+    fits = all([count.isdecimal() and int(count) > 0 for count in counts])
+    if not fits or len(counts) != run.pipeline or sum(map(int, counts)) != layers:
+        raise InputError(
+            f"expected the layers of each of {run.pipeline} stages with '/' between them, "
+            f"{layers} together; got {run.stage_layers!r}",
+            where="stage_layers",
+        )
+    if run.chunks > 1:
+        raise InputError("chunks of an interleaved schedule are equal", where="stage_layers")
 
 
 def positions_of(config: Layered) -> int:

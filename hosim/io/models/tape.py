@@ -73,7 +73,7 @@ class Tape:
     """Ops being written. ``training``: whether functions note their gradients.
 
     ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as
-    Megatron does. ``micro_batch`` begins the names of ops and inputs, so that those of several
+    Megatron does. ``frozen``: whether only adapters learn. ``micro_batch`` begins the names of ops and inputs, so that those of several
     micro-batches are apart; parameters are the same. ``in_parts``: whether tensors of which ops use
     parts are cut into them; else all are whole. ``stored``: the weights of a file, which say what
     tensors take.
@@ -88,12 +88,15 @@ class Tape:
         main_gradients: bool = False,
         merged: bool = False,
         in_parts: bool = True,
+        frozen: bool = False,
     ) -> None:
         self.builder = GraphBuilder(name)
         self.training = training
         self.merged = merged
         self.stored: StoredWeights | None = None
         self._main_gradients = main_gradients
+        self._frozen = frozen
+        self.adapted: set[str] = set()
         self._notes: list[Note] | None = [] if training else None
         self._nodes = 0
         self._gradients: dict[int, Value] = {}
@@ -110,6 +113,7 @@ class Tape:
         )  # gradients are whole, and with them what learns by them
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
+        self._learned: set[str] = set()  # gradients of parameters
         self._taken: set[str] = set()
         self._names = Budget("records")
         self._parts = Budget("model_parts")
@@ -197,9 +201,14 @@ class Tape:
         group: int = 0,
         computes: str = "",
         parts: Mapping[str, Sequence[int]] | None = None,
+        adapter: bool = False,
     ) -> Value:
-        """A tensor that the model learns."""
+        """A tensor that the model learns, unless it is frozen and no ``adapter``."""
         full = self._scope + name
+        if self._frozen and not adapter:
+            return self.held(
+                name, shape, dtype, kind, home, group=group, computes=computes, parts=parts
+            )
         if full not in self._held:
             value = replace(
                 self.held(
@@ -446,6 +455,8 @@ class Tape:
             self._holders[before.tensor] -= 1
             self._holders[total.tensor] += 1
             self._gradients[value.node] = total
+        if value.node in self.parameters:
+            self._learned.add(self._gradients[value.node].tensor)
 
     def on_gradient(self, value: Value, act: Callable[[Value], None]) -> None:
         """Call ``act`` with each gradient of ``value`` that :meth:`give` gets, before it is added
@@ -572,6 +583,7 @@ class Tape:
 
     def build(self) -> Graph:
         """The graph, without unused recomputed ops, because torch stops recomputing at the last
-        kept tensor.
+        kept tensor, and without gradients of what is frozen.
         """
-        return without_idle(self.builder.build(), RECOMPUTE)
+        graph = without_idle(self.builder.build(), RECOMPUTE)
+        return without_idle(graph, BACKWARD, self._learned) if self._frozen else graph

@@ -72,6 +72,7 @@ _RATES, _COUNTS = _known("CopyRate", _RATE), _known("Count", _COUNT)
 def _keys() -> list[Key]:
     kinds = {
         "speed": _RATIOS,
+        "row_rate": _RATES,
         "exposed": _RATIOS,
         "host": _TIMES,
         "ahead": _COUNTS,

@@ -35,6 +35,8 @@ from functools import cached_property
 from typing import Any
 
 from hosim.cache_plan import Plan
+from hosim.devices_of_graph import LAYERS
+from hosim.edits import CROSSING_KINDS
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
@@ -284,11 +286,13 @@ class _Layers:
 
     @cached_property
     def count(self) -> int:
-        """Return the number of layers, beside the output layer."""
+        """Return the number of layers, beside the output layer: those of all devices, of which
+        the graph of a pipeline stage has some.
+        """
         numbered = [
             n for op, n in zip(self.graph.ops, self.of, strict=True) if _NUMBER.search(op.name)
         ]
-        return 1 + max(numbered, default=-1)
+        return max(1 + max(numbered, default=-1), int(self.graph.meta.get(LAYERS, 0)))
 
     @cached_property
     def with_experts(self) -> tuple[int, ...]:
@@ -333,9 +337,11 @@ class _Layers:
 
     def _side(self, i: int, split: Split) -> bool | None:
         """Return whether an op is on the CPU by its weights or its cache; ``None``: it has
-        neither.
+        neither. Another stage of a pipeline sends to the device, and receives from it.
         """
         op, layer = self.graph.ops[i], self.of[i]
+        if op.kind in CROSSING_KINDS:
+            return False
         if not op.also_on and op.processor:
             return True
         weights = [t for t in op.uses if self.graph.tensors[t].kind in _WEIGHTS]

@@ -48,7 +48,7 @@ from hosim.analysis.costmodel.transfers import PASSES
 @dataclass(frozen=True, slots=True)
 class KernelDtype:
     """The dtype that a kernel computes in, and the bytes per element of what it reads and
-    writes.
+    writes. ``scales``: what the kernels of tables read beside a packed weight.
     """
 
     compute: str
@@ -56,6 +56,7 @@ class KernelDtype:
     input_bytes: float = 2
     kv_bytes: float = 2
     output_bytes: float = 2
+    scales: float = 0
 
 
 DTYPES: Mapping[str, KernelDtype] = {
@@ -63,7 +64,7 @@ DTYPES: Mapping[str, KernelDtype] = {
     "fp8": KernelDtype("fp8", 1, 1, 1),
     "fp8_block": KernelDtype("fp8", 1, 1, 1),
     "int8_weights": KernelDtype("fp16", 1),
-    "int4_weights": KernelDtype("fp16", 0.5),
+    "int4_weights": KernelDtype("fp16", 0.5, scales=2 / 128),
     "int4_weights_fp8": KernelDtype("fp8", 0.5, 1),
     "fp16_fp8_cache": KernelDtype("fp16", kv_bytes=1),
     "fp16_int4_cache": KernelDtype("fp16", kv_bytes=0.5),
@@ -122,16 +123,23 @@ class KernelClass:
         return tuple(f.name for f in fields(self.constants))
 
     def shapes(
-        self, sizes: Mapping[str, Array], dtype: str, distribution: str = "uniform"
+        self,
+        sizes: Mapping[str, Array],
+        dtype: str,
+        distribution: str = "uniform",
+        weight_bytes: Array | None = None,
     ) -> Shapes:
         """Return the shapes that the function reads, from the sizes of many kernels of one dtype
-        (:data:`DTYPES`) and one distribution of tokens.
+        (:data:`DTYPES`) and one distribution of tokens; ``weight_bytes`` are those of an element of
+        each, without them the dtype's.
         """
         kind = DTYPES[dtype]
         count = len(next(iter(sizes.values())))
         shapes = {name: np.full(count, float(value)) for name, value in self.given.items()}
         for name in ("weight_bytes", "input_bytes", "kv_bytes", "output_bytes"):
             shapes[name] = np.full(count, float(getattr(kind, name)))
+        if weight_bytes is not None:
+            shapes["weight_bytes"] = weight_bytes
         shapes |= {name: np.asarray(values, float) for name, values in sizes.items()}
         shapes.setdefault("kv_heads", shapes.get("heads", shapes["weight_bytes"]))
         return _with_loads(shapes, distribution) if "experts" in self.sizes else shapes

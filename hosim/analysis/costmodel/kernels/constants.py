@@ -121,8 +121,21 @@ def fed_better(hardware: Hardware) -> float:
     return max(1.0, _EACH[most_like(hardware)] / _flop_in_a_cycle(hardware))
 
 
+def asked_less(hardware: Hardware) -> float:
+    """How many times the bytes of its memory that a multiprocessor has in a cycle on the measured
+    machine most like this one it has here; 1 where it has no fewer.
+    """
+    figures, machine = hardware.compute.processor, most_like(hardware)
+    assert figures is not None
+    multiprocessors, clock_hz = _PROCESSORS[machine]
+    here = hardware.device.bandwidth_bytes_per_s / figures.multiprocessors / figures.clock_hz
+    return min(1.0, here / (_BANDWIDTHS[machine] / multiprocessors / clock_hz))
+
+
 _PROCESSORS = {"a100_sxm": (108, 1.41e9), "h100_sxm": (132, 1.83e9)}
 """Multiprocessors, and the clock of the stated peaks."""
+_BANDWIDTHS = {"a100_sxm": 2.039e12, "h100_sxm": 3.35e12}
+"""Bytes a second of their memories."""
 _SAME_CLOCK = 0.1
 """By so much may the clocks of one processor's profiles differ: vendors state several."""
 

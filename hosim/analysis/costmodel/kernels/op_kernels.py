@@ -14,7 +14,7 @@ from math import ceil, log
 import numpy as np
 
 from hosim.analysis.costmodel.kernels.classes import CLASSES, DTYPES, LABELS, first_wrong
-from hosim.analysis.costmodel.kernels.constants import constants_for, fed_better
+from hosim.analysis.costmodel.kernels.constants import asked_less, constants_for, fed_better
 from hosim.analysis.costmodel.kernels.op_families import Array, Processor, expected_loads
 from hosim.analysis.costmodel.origins import MODEL, TABLE
 from hosim.analysis.costmodel.peaks import best_for, peak_for
@@ -127,7 +127,8 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
 
     None takes less than its bytes at the memory's full bandwidth: kernels are measured again and
     again on the same data, part of which then lies in a cache, as it does not in a step. No product
-    that the model times takes less than its FLOP at the best that was measured.
+    that the model times takes less than its FLOP at the best that was measured. A product of packed
+    weights takes longer by what the model says of more bytes of scales than those of the tables.
 
     Ops without the constants of their class, and collectives on a machine whose profile has no
     links, are left out. Raises :class:`HardwareError` for an unknown kernel, and for one with
@@ -136,7 +137,7 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
     if hardware.compute.processor is None:
         return {}
     distribution = _distribution(graph)
-    wanted: defaultdict[tuple[str, str, str], dict[Sizes, list[int]]] = defaultdict(dict)
+    wanted: defaultdict[tuple[str, str, str, float], dict[Sizes, list[int]]] = defaultdict(dict)
     for i, op in enumerate(graph.ops.each()):
         if (
             op.kernel
@@ -144,13 +145,17 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
             and not op.processor
             and (op.dtype in LABELS or op.stream != MAIN_STREAM)
         ):
-            spread = distribution if op.kernel in _MIXTURES else "uniform"
-            wanted[op.kernel, _label(op, hardware), spread].setdefault(op.sizes, []).append(i)
+            spread, label = (
+                distribution if op.kernel in _MIXTURES else "uniform",
+                _label(op, hardware),
+            )
+            which = op.kernel, label, spread, _weight_bytes(op, label)
+            wanted[which].setdefault(op.sizes, []).append(i)
     times: dict[int, Timed] = {}
-    for (kernel, dtype, spread), places in wanted.items():
+    for (kernel, dtype, spread, weight_bytes), places in wanted.items():
         first = graph.ops[next(iter(places.values()))[0]]
         _check(first, [graph.ops[at[0]] for at in places.values()])
-        found = kernel_us(hardware, kernel, dtype, spread, list(places))
+        found = kernel_us(hardware, kernel, dtype, spread, list(places), weight_bytes)
         if found is not None:
             best = best_for(hardware, DTYPES[dtype].compute) if kernel in _PRODUCTS else None
             for (us, origin), at in zip(found, places.values(), strict=True):
@@ -184,6 +189,24 @@ def _label(op: Op, hardware: Hardware) -> str:
         and "fp8" not in hardware.compute.peak_flops
     )
     return "int8_weights" if packed else label
+
+
+def _weight_bytes(op: Op, label: str) -> float:
+    """Bytes of an element of the packed weights that a product reads, as those of tables whose
+    scales are as usual have them; 0: as the dtype says.
+
+    >>> op = Op("f", "matmul", kernel="gemm", sizes=(1, 4096, 4096), dtype="int4_weights",
+    ...         bytes_accessed=2 * 4096 + 4096 * 4096 * 9 // 16 + 2 * 4096)
+    >>> _weight_bytes(op, op.dtype)
+    0.546875
+    """
+    kind = DTYPES[label]
+    if not kind.scales or op.kernel != "gemm" or len(op.sizes) != 3:
+        return 0
+    m, n, k = op.sizes
+    read = op.bytes_accessed - m * k * kind.input_bytes - m * n * kind.output_bytes
+    more = read / max(1, n * k) - kind.scales - kind.weight_bytes
+    return kind.weight_bytes + more if more > 0 else 0
 
 
 def _distribution(graph: Graph) -> str:
@@ -221,10 +244,16 @@ def _check(first: Op, ops: Sequence[Op]) -> None:
 
 
 def kernel_us(
-    hardware: Hardware, kernel: str, dtype: str, distribution: str, sizes: Sequence[Sizes]
+    hardware: Hardware,
+    kernel: str,
+    dtype: str,
+    distribution: str,
+    sizes: Sequence[Sizes],
+    weight_bytes: float = 0,
 ) -> list[tuple[float, str]] | None:
     """Microseconds of kernels of one class and dtype, and where each is from; ``None`` where
-    nothing says it.
+    nothing says it. ``weight_bytes``: of an element of the weights, where it has more than others
+    of this dtype; 0: as these.
     """
     constants, processor = constants_for(hardware, kernel, dtype), processor_for(hardware, dtype)
     if constants is None or (
@@ -232,7 +261,12 @@ def kernel_us(
     ):
         return None
     with np.errstate(all="ignore"):  # a time that is no number is refused where it is used
-        return _timed(hardware, kernel, dtype, distribution, sizes)
+        found = _timed(hardware, kernel, dtype, distribution, sizes)
+        if not weight_bytes:
+            return found
+        model = _KernelModel(hardware, kernel, dtype, distribution)
+        longer = model.us(sizes, weight_bytes) / model.us(sizes)
+        return [(us * more, origin) for (us, origin), more in zip(found, longer, strict=True)]
 
 
 def _timed(
@@ -271,11 +305,14 @@ class _KernelModel:
     def __hash__(self) -> int:
         return hash((id(self.hardware), self.which))
 
-    def us(self, sizes: Sequence[Sizes]) -> Array:
+    def us(self, sizes: Sequence[Sizes], weight_bytes: float = 0) -> Array:
         kernel, dtype, distribution = self.which
         columns = np.array(sizes, float).reshape(len(sizes), -1).T
         shapes = CLASSES[kernel].shapes(
-            dict(zip(CLASSES[kernel].sizes, columns, strict=True)), dtype, distribution
+            dict(zip(CLASSES[kernel].sizes, columns, strict=True)),
+            dtype,
+            distribution,
+            np.full(len(sizes), weight_bytes) if weight_bytes else None,
         )
         return CLASSES[kernel].us(
             constants_for(self.hardware, kernel, dtype), processor_for(self.hardware, dtype), shapes
@@ -301,4 +338,5 @@ def processor_for(hardware: Hardware, dtype: str) -> Processor:
         figures.clock_hz,
         figures.link_bytes_per_s,
         fed_better(hardware),
+        asked_less(hardware),
     )

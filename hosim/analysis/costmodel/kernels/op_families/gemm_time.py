@@ -85,7 +85,7 @@ def gemm_us(constants: GemmConstants, processor: Processor, shapes: Shapes) -> A
         + k * n * shapes["weight_bytes"]
         + m * n * shapes["output_bytes"]
     )
-    memory = moved / (constants.bandwidth_share * processor.bytes_per_us)
+    memory = moved / (processor.memory_share(constants.bandwidth_share) * processor.bytes_per_us)
     cache_rate = constants.cache_ratio * processor.bytes_per_us
     best = np.full(len(m), np.inf)
     for rows, columns in TILES:

@@ -17,6 +17,16 @@ class.
 """
 
 
+_FULL = 0.86
+"""The share of the memory's bandwidth that products reach where few bytes are for each
+multiprocessor.
+
+With it the model is nearest to the tables of an L40S (aiconfigurator 0.4.0) of 1 to 16 rows, in 16
+bits and with packed weights: a multiprocessor there has a fifth of the bytes of an A100's in a
+cycle, and reads 0.82 to 0.88 of the bandwidth where that reads 0.75 to 0.78.
+"""
+
+
 class TileShares(Protocol):
     """The constants that say what a tile reaches of the peak: an endlessly large one, and where
     half of that is reached.
@@ -39,7 +49,9 @@ class Processor:
     and ``link_bandwidth`` are bytes per second of the device's memory, and of its links to other
     devices in one direction. ``multiprocessors`` are the units that run blocks of threads beside
     each other, at ``clock_hz``. ``fed`` is how many times the FLOP that one of them does in a cycle
-    one does on the processor that the kernels' constants were fitted to, if that is more.
+    one does on the processor that the kernels' constants were fitted to, if that is more. ``asked``
+    is how many times the bytes that one of those has of the memory in a cycle one has here, if that
+    is less.
     """
 
     peak_flops: float
@@ -48,6 +60,7 @@ class Processor:
     clock_hz: float
     link_bandwidth: float = 0.0
     fed: float = 1.0
+    asked: float = 1.0
 
     @property
     def cycle_us(self) -> float:
@@ -65,6 +78,17 @@ class Processor:
     def bytes_per_us(self) -> float:
         """Bytes of the device's memory in a microsecond."""
         return self.bandwidth / 1e6
+
+    def memory_share(self, fitted: float) -> float:
+        """The share of the memory's bandwidth that products reach where it is ``fitted`` on the
+        processor of the constants.
+
+        A byte takes its time on the bus, and what a multiprocessor waits as it has no more loads
+        under way; the fewer bytes there are for each, the less that is.
+        """
+        if self.asked >= 1 or fitted >= _FULL:
+            return fitted
+        return 1 / (1 / _FULL + self.asked * (1 / fitted - 1 / _FULL))
 
     def tile_share(self, of: TileShares, tile: tuple[int, int], largest: tuple[int, int]) -> float:
         """The share of the peak that a tile of so many rows and columns reaches: that at which it
