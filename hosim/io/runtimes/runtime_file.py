@@ -74,6 +74,7 @@ def _keys() -> list[Key]:
         "speed": _RATIOS,
         "exposed": _RATIOS,
         "host": _TIMES,
+        "host_copy": _TIMES,
         "ahead": _COUNTS,
         "gathers": _COUNTS,
         "stores": _COUNTS,

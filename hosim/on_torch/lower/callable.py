@@ -19,7 +19,6 @@ from torch.export import ExportedProgram
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from hosim.cache_plan import Plan
-from hosim.engine import replay
 from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import quiet
@@ -29,7 +28,6 @@ from hosim.on_torch.lower.devices import (
     Loader,
     fake_on,
     fakes,
-    late_launch_ns,
     named_tensors,
     origins,
     views,
@@ -304,7 +302,9 @@ class OffloadedModel:
 
     @property
     def predicted_stall_ns(self) -> int:
-        """The predicted stall, with the times of the hardware profile."""
+        """The predicted stall, with the times of the hardware profile; on a GPU also for the host,
+        which launches ops and copies one by one.
+        """
         return sum(self.result.stall_ns.values())
 
     @property
@@ -312,16 +312,7 @@ class OffloadedModel:
         """The predicted time of a call, with the times of the hardware profile and what the host
         takes to launch its ops and copies.
         """
-        op_ns, cache_op_ns = self.executor.device.launch_ns
-        late = 0
-        if op_ns or cache_op_ns:
-            timeline = replay(
-                self.plan, self.executor.hardware, self.result.budget_bytes, record=True
-            ).timeline
-            late = (
-                0 if timeline is None else late_launch_ns(self.plan, timeline, op_ns, cache_op_ns)
-            )
-        return (self.result.makespan_ns or 0) + late
+        return self.result.makespan_ns or 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results for these inputs, or the loss of a training step.

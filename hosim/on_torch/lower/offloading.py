@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hosim import policies
+from hosim.analysis.costmodel import machine_under
 from hosim.analysis.verifying import verify
 from hosim.api import in_cell
 from hosim.cache_plan import Plan
@@ -176,6 +177,8 @@ def offload(
     )
     title = asked.name or type(unwrapped(model)).__name__
     runs_on = callables.machine_of(model, device, machine, asked.directories or {})
+    if runs_on.runtime is not None:
+        machine = machine_under(machine, runs_on.runtime)
     try:
         captured: callables.Captured
         with in_cell() as tell:
