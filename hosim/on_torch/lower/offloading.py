@@ -325,7 +325,21 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
     """The replay of a plan in program order. Raises :class:`PlanError` if it breaks a rule."""
     if findings := verify(plan, hardware):
         raise illegal_plan(f"policy {plan.policy} made a plan that breaks a rule", findings)
-    return replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER)
+    return _accounted(plan, hardware, budget_bytes)
+
+
+def _accounted(plan: Plan, hardware: Hardware, budget_bytes: int, **rule: Any) -> Result:
+    """The replay in program order. Its memory is that of a host that launching takes no time, as
+    one that is further ahead holds more: what the host takes is true of its times alone.
+    """
+    result = replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER, **rule)
+    if hardware.software is None:
+        return result
+    ahead = replace(hardware, software=None)
+    held = replay(plan, ahead, budget_bytes, account=IN_PROGRAM_ORDER, **rule)
+    if not (result.feasible and held.feasible):
+        return result if held.feasible else held
+    return replace(result, allocator=held.allocator)
 
 
 def rule_of(allocator: str | None) -> Replayed:
@@ -342,7 +356,7 @@ def within_reserved(plan: Plan, hardware: Hardware, budget_bytes: int, allocator
     result = _checked(plan, hardware, budget_bytes)
     if not result.feasible:
         return result
-    placed = replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER, allocator=allocator)
+    placed = _accounted(plan, hardware, budget_bytes, allocator=allocator)
     return placed if placed.feasible else replace(result, feasible=False, error=placed.error)
 
 

@@ -4,7 +4,7 @@ queued work, and after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -288,6 +288,19 @@ class Residents:
         for t in away:
             self._now[t].storage = storages[t]
         return away
+
+    def beside_home(self, inputs: Collection[int]) -> list[TensorCopies]:
+        """Tensors that outlive a run, other than its ``inputs``, which have a copy on the device
+        at its end and none there at time 0.
+        """
+        return [
+            resident
+            for t, resident in self._now.items()
+            if resident.storage is not None
+            and resident.on_device
+            and t not in inputs
+            and self._tier not in self._initial.get(t, (self._tier,))
+        ]
 
     def end(self) -> None:
         """End a run: release what is left of tensors that nobody holds."""
