@@ -16,6 +16,7 @@ mask when traced, whose gradients differ in the last bits. With a mask given, bo
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -60,7 +61,7 @@ from hosim.on_torch.lower.two_traces import (
 from hosim.plain_text import shown
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
-"""Optimizers for which a first step without state equals one from a state of zeros, if no momentum
+"""Optimizers of whose ``step`` a first one without state equals one from a state of zeros, if no momentum
 is dampened.
 """
 
@@ -374,7 +375,8 @@ def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor
     damped = any(
         group.get("momentum") and group.get("dampening") for group in optimizer.param_groups
     )
-    if any(made.values()) and (damped or not isinstance(optimizer, _ZEROED)):
+    zeroed = {inspect.unwrap(kind.step) for kind in _ZEROED}
+    if any(made.values()) and (damped or inspect.unwrap(type(optimizer).step) not in zeroed):
         raise InputError(
             f"{type(optimizer).__name__} has no state yet; take one step with it before the step "
             "is captured"
