@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -398,8 +398,8 @@ def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor
 def _fake(
     mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None = None
 ) -> torch.Tensor:
-    if device not in (None, tensor.device):
-        return fake_on(mode, tensor, device)
+    if device not in (None, tensor.device) or isinstance(tensor, FakeTensor):
+        return fake_on(mode, tensor, device or tensor.device)
     fake = mode.from_tensor(local(tensor), static_shapes=True)
     assert isinstance(fake, torch.Tensor)
     if local(tensor) is not tensor:
