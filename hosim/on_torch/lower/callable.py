@@ -209,6 +209,7 @@ class OffloadedModel:
         :class:`hosim.errors.ExecutionError` if the call fails; then everything is closed.
         """
         with self._one_at_a_time:
+            self._trace_again()
             return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
@@ -258,8 +259,12 @@ class OffloadedModel:
     def _require_as_captured(self) -> None:
         """Raise :class:`InputError` if the model is no longer as it was captured, or has hooks."""
         self._as_captured.require()
+
+    def _trace_again(self) -> None:
+        """Count a call, and trace the code again if it is time to (``check_every``)."""
         self._calls += 1
         if self.check_every and self._calls % self.check_every == 0:
+            self._require_as_captured()
             assert self._captured.retraced is not None
             with self._guarding.as_before():
                 self._captured.retraced()

@@ -105,6 +105,7 @@ class OffloadedStep(OffloadedModel):
         Raises as calling the step does.
         """
         with self._one_at_a_time:
+            self._trace_again()
             return self._backward(gradient, *args, **kwargs)
 
     def optimizer_step(self) -> None:
