@@ -17,6 +17,7 @@ import dis
 import functools
 import gc
 import operator
+import os
 import sys
 import sysconfig
 import types
@@ -49,8 +50,9 @@ elsewhere.
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 INSTALLED = tuple(
     {sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {one for one in sys.path if os.path.basename(one) in ("site-packages", "dist-packages")}
 )
-"""Where code is that is not the user's."""
+"""Where code is that is not the user's: also that of the environment below a virtual one."""
 _NOT_WALKED = ("torch", "numpy", "builtins", "hosim")
 _CALLED = ("forward", "backward", "setup_context")
 """Methods that are called under no name of the user's, as are those with two underscores."""
