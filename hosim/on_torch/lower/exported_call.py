@@ -70,12 +70,14 @@ def inference(
     mode = TrueLayouts()
     on_fakes = any(not device.has(tensor) for tensor in own.values())
     made = fakes(mode, model, device.torch_device)
-    call = _Call(model, name, device, load, compiled, Reached(model, {}), mode, made, own, on_fakes)
+    call = _ExportedCall(
+        model, name, device, load, compiled, Reached(model, {}), mode, made, own, on_fakes
+    )
     return call.captured(inputs)
 
 
 @dataclass(frozen=True)
-class _Call:
+class _ExportedCall:
     """What captures of one model share: ``fakes`` stand in for its tensors (``own``, by name) while
     it is traced ``on_fakes``.
     """
