@@ -18,8 +18,8 @@ from layers import Layers, lowered, machine, program_of, streamed, values_of  # 
 from strategies import plans  # noqa: E402
 
 import hosim  # noqa: E402
+from hosim.analysis import static_peak  # noqa: E402
 from hosim.analysis.costmodel import machine_under  # noqa: E402
-from hosim.analysis.liveness import static_peak  # noqa: E402
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.engine import replay  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
@@ -340,13 +340,13 @@ def test_a_caller_on_another_stream_is_ordered(fake):
         Executor(lowered(PROGRAM, streamed(PROGRAM)), machine(), CudaDevice(machine())) as executor,
     ):
         executor.place({n: v for n, v in values.items() if v is not X})
-        with fake.stream(fake.Stream()):
+        with fake.stream(fake.Stream(fake.used)):
             x = X.clone()
             (result,) = executor.run({n: x for n, v in values.items() if v is X})
             doubled = result * 2
             x.zero_()
             del x, result
-        fake.synchronize()
+        fake.synchronize(fake.used)
         assert torch.equal(doubled, wanted * 2)
 
 
