@@ -2,6 +2,7 @@
 # make quick  what most changes break, on the base install with pytest and hypothesis: at most 90 seconds
 # make test   everything that has to hold before a change goes in: at most 8 minutes on 2 cores
 # make test-long  the tests that take too long for that
+# make versions  torch's rooms under the lowest and the newest torch and transformers that were tried: a quarter of an hour, 7 GB
 # make rooms  make test, with the CPU seconds of each room of the tests beside its share
 # make bench  what hosim takes in time and memory, as a table: an hour on a slow machine
 # make truth  hosim's figures beside those of others, as a table
@@ -24,7 +25,7 @@ COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compil
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo quick test rooms test-long bench truth runtimes intervals race kernels spreads docs changelog gate-all mutants fuzz check clean
+.PHONY: demo quick test versions rooms test-long bench truth runtimes intervals race kernels spreads docs changelog gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -40,6 +41,10 @@ export PYTHONDONTWRITEBYTECODE =
 PYTEST := $(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
 test: check
 	$(PYTEST) -m 'not long'
+
+# The versions are those that `hosim doctor` names.
+versions: .venv/.installed-dev
+	$(BIN)/python tests/on_versions.py
 
 # Which room of the tests takes how much of that.
 rooms: .venv/.installed-dev

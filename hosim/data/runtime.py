@@ -83,6 +83,8 @@ class Runtime:
     host
         Nanoseconds that a call of the host thread takes: of an op, or of a copy (docs/contract.md,
         rule 23).
+    host_copy
+        Nanoseconds that the call of a copy takes beyond that.
     ahead, gathers
         So many ops, and gathers whose results are in use, the host is ahead of the device at most;
         0: without end.
@@ -159,6 +161,7 @@ class Runtime:
     row_rate: RuntimeFigure = NONE
     exposed: RuntimeFigure = NONE
     host: RuntimeFigure = NONE
+    host_copy: RuntimeFigure = NONE
     ahead: RuntimeFigure = NONE
     gathers: RuntimeFigure = NONE
     stores: RuntimeFigure = NONE
@@ -221,7 +224,7 @@ class Runtime:
         """Return whether the host is a process of a replay: it takes time for calls or pinning, is
         ahead by a limit or waits.
         """
-        return bool(self.host.value or self.pins_each_time or self.waits)
+        return bool(self.host.value or self.host_copy.value or self.pins_each_time or self.waits)
 
     @property
     def pins_each_time(self) -> tuple[str, ...]:
@@ -254,6 +257,11 @@ class Runtime:
             said.append(f"{self.exposed.value:g} times the time of collectives is exposed")
         said += (
             [f"{self.host.value / 1000:g} us of the host for each call"] if self.host.value else []
+        )
+        said += (
+            [f"{self.host_copy.value / 1000:g} us more for each copy"]
+            if self.host_copy.value
+            else []
         )
         said += [
             f"the host is {figure.value:g} {what} ahead at most"

@@ -57,7 +57,7 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
     for k, cache_op in enumerate(plan.cache_ops):
         if cache_op.op == DETACH:
             continue
-        copies[cache_op.after + 1] += round(runtime.host.value)
+        copies[cache_op.after + 1] += round(runtime.host.value) + round(runtime.host_copy.value)
         if cache_op.op in runtime.pins_each_time:
             copies[cache_op.after + 1] += _pinning_ns(
                 runtime, plan.graph.tensors[cache_op.tensor].size_bytes

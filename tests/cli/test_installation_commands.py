@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import hosim
 from hosim.cli.main import app
-from hosim.report.listed import EXTRAS
+from hosim.report.listed import EXTRAS, TRIED
 from hosim.version import __version__
 
 
@@ -60,7 +60,10 @@ def test_the_doctor_says_what_is_missing_for_what(
     assert (
         "pip install 'hosim[torch,solver,dask,parquet,widgets]' installs what is missing." in shown
     )
-    assert "transformers 4.57; missing:" in shown
+    tried = " to ".join(TRIED["torch"])
+    shown = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "250"}).stdout
+    assert f"transformers 4.57; tried with torch {tried}, transformers " in shown
+    assert "; missing: transformers>=5 " in shown
 
 
 def test_the_extras_are_those_of_the_package(root: Path) -> None:
@@ -72,6 +75,17 @@ def test_the_extras_are_those_of_the_package(root: Path) -> None:
         for extra in given.keys() - {"dev", "docs"}
     }
     assert {extra: set(names) for extra, (names, _) in EXTRAS.items()} == packages
+
+
+def test_the_lowest_version_that_was_tried_is_the_least_that_is_asked_for(root: Path) -> None:
+    import tomllib
+
+    asked = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    least = dict(requirement.split(">=") for requirement in asked["torch"])
+    assert least.keys() == TRIED.keys()
+    for package, (lowest, newest) in TRIED.items():
+        assert f"{lowest}.".startswith(f"{least[package]}.")
+        assert lowest != newest
 
 
 def test_the_notebooks_are_written_once(

@@ -157,6 +157,7 @@ def hosts(draw):
     )
     figures = {
         "host": draw(st.sampled_from((0, 1, 7, 25))),
+        "host_copy": draw(st.sampled_from((0, 5))),
         "pin": draw(st.sampled_from((0, 4))),
         **counts,
     }

@@ -51,6 +51,24 @@ def test_calls_of_copies_stand_where_their_cache_ops_do():
     assert done.stalls == {"runtime": 20 + 5, "transfer": 10 + 15}
 
 
+def test_the_call_of_a_copy_takes_more_than_that_of_an_op():
+    """Calls: the prefetch of a, over at 3 + 7 = 10; f at 13; the prefetch of b, after f, at 23; g at
+    26.
+
+    a flows from 10 to 30 and f runs until 35, when b, called long before, is issued: it flows until
+    55. f waits 13 ns for its call and 17 for a, g 20 for b.
+    """
+    graph = workload(
+        {"a": (20, "parameter", "ddr"), "b": (20, "parameter", "ddr")},
+        {"f": {"ns": 5, "inputs": ["a"]}, "g": {"ns": 5, "inputs": ["b"]}},
+    )
+    moves = [("prefetch a", None), ("prefetch b", "f"), ("detach a", "f"), ("detach b", "g")]
+    done = replayed(plan(graph, *moves), under(host=3, host_copy=7))
+    assert done.moves == [("prefetch", "a", 10, 10, 30), ("prefetch", "b", 35, 35, 55)]
+    assert done.ops == {"f": (30, 35), "g": (55, 60)}
+    assert done.stalls == {"runtime": 13, "transfer": 17 + 20}
+
+
 def test_a_copy_whose_op_has_ended_waits_for_its_call():
     """f runs from 10 to 12. The call of the store after it is over at 20, and so is that of g at
     30: the store flows from 20 to 40.

@@ -12,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import habits_of_models  # noqa: E402, F401
+import habits_of_programs  # noqa: E402, F401
 import habits_of_state  # noqa: E402, F401
 import habits_of_steps  # noqa: E402, F401
 from habits import HABITS, Eager, offloaded, plain  # noqa: E402
@@ -33,7 +34,9 @@ QUICK = (
     *("what_the_model_kept_is_read", "what_the_loss_logged_is_read", "a_parameter_replaced"),
     *("mode_attention_by_another_kernel", "mode_a_default_dtype", "mode_autocast_of_another_type"),
     *("mode_saved_tensors_halved", "inputs_a_list", "inputs_expanded"),
-    *("optimizer_with_an_attribute", "optimizer_that_decays"),
+    *("optimizer_with_an_attribute", "optimizer_that_decays", "an_optimizer_with_slow_weights"),
+    *("a_view_of_a_mapping", "a_descriptor", "an_array_of_numbers", "a_generator_forked_within"),
+    *("a_hook_of_several_gradients", "a_traced_part"),
 )
 """One habit of each kind; the others are long."""
 

@@ -16,7 +16,6 @@ from hosim.cache_plan import PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Compute, Hardware, Tier  # noqa: E402
-from hosim.on_torch.lower.devices import late_launch_ns  # noqa: E402
 from hosim.on_torch.lower.tiers import (  # noqa: E402
     ALIGNMENT,
     SLAB_BYTES,
@@ -31,7 +30,7 @@ from hosim.on_torch.lower.tiers import (  # noqa: E402
     resizable,
     timeline_of,
 )
-from hosim.result import Stall, Timeline, Transfer  # noqa: E402
+from hosim.result import Stall, Transfer  # noqa: E402
 
 
 def at_once(after, then):
@@ -239,29 +238,6 @@ def test_the_timeline_of_measured_events():
     assert timeline.residencies == ()
     nothing = timeline_of(plan, [])
     assert (nothing.op_start_ns, nothing.stalls, nothing.transfers) == ((-1, -1), (), ())
-
-
-def test_a_host_that_launches_slowly_delays_a_step():
-    """Three ops of 10 ns. A host that takes 15 for each launches them at 15, 30 and 45: the last
-    one ends at 55 and not at 30.
-
-    One that takes 4 for an op and 9 for a cache op has launched them at 13 (one cache op comes
-    first), 17 and 30 (one comes after op 1).
-    """
-    builder = GraphBuilder("toy")
-    for name in ("x", "y"):
-        builder.tensor(name, 8, "parameter", "ddr")
-    for name, inputs in (("f", ["x"]), ("g", []), ("h", ["y"])):
-        builder.op(name, "matmul", inputs=inputs, duration_ns=10)
-    plan = Plan(
-        builder.build(),
-        "mine",
-        (CacheOp(PREFETCH, 0, "ddr", "hbm", -1), CacheOp(PREFETCH, 1, "ddr", "hbm", 1)),
-    )
-    timeline = Timeline((0, 10, 20), (10, 20, 30), (), (), ())
-    assert late_launch_ns(plan, timeline, 15, 0) == 25
-    assert late_launch_ns(plan, timeline, 4, 9) == 13
-    assert late_launch_ns(plan, timeline, 0, 0) == 0
 
 
 def test_a_storage_that_cannot_be_freed_is_replaced_in_all_views():

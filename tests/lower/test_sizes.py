@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore")
 PLANNED = {"hardware": "h100-80gb-sxm", "budget": "70%", "parameters": {"effort": 0}}
 ROWS = (8, 3, 5, 3, 8)
 
@@ -74,10 +75,54 @@ def offloaded(clip):
     return [t.detach() for t in (*model.parameters(), *model.buffers())]
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("clip", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_a_plan_for_each_size(clip):
     assert all(map(torch.equal, offloaded(clip), eager(clip)))
+
+
+def test_calls_of_other_sizes():
+    """Inference in training mode: batch norm writes its statistics; an argument is nested, one a
+    number, and a constant of the code is the same for all sizes.
+    """
+
+    class Nested(Layers):
+        def forward(self, given, scale):
+            table = torch.tensor([0.5, 2.0])
+            return super().forward(given["x"]) * scale * table[1]
+
+    torch.manual_seed(3)
+    model, other = Nested(), Nested()
+    calls = [({"x": batch(rows)["x"]}, 2.0) for rows in ROWS]
+    with torch.no_grad():
+        torch.manual_seed(5)
+        wanted = [other(*call) for call in calls]
+        with hosim.offload(model, calls[0], **PLANNED) as offloaded:
+            torch.manual_seed(5)
+            found = [offloaded(*call) for call in calls]
+            with pytest.raises(InputError, match="nested like the example's"):
+                offloaded(batch(8)["x"], 2.0)
+            with pytest.raises(InputError, match=r"is 2\.0 in the captured program, got 3\.0"):
+                offloaded(calls[0][0], 3.0)
+            with pytest.raises(InputError, match="is offloaded"):
+                model(*calls[0])
+    assert all(map(torch.equal, found, wanted))
+    assert all(map(torch.equal, model.state_dict().values(), other.state_dict().values()))
+    assert [sizes[0] for sizes in offloaded.sizes] == [("0.x", (n, 32)) for n in (8, 3, 5)]
+    for result in offloaded.sizes.values():
+        assert result.allocator.peak_allocated_bytes <= offloaded.result.budget_bytes
+
+
+def test_a_constant_that_depends_on_the_size_is_refused():
+    class Table(Layers):
+        def forward(self, x):
+            return super().forward(x) + torch.tensor([float(len(x))])
+
+    with (
+        torch.no_grad(),
+        hosim.offload(Table(), batch(8)["x"], **PLANNED) as offloaded,
+        pytest.raises(InputError, match="other tensors for inputs of these sizes"),
+    ):
+        offloaded(batch(3)["x"])
 
 
 def test_what_no_size_explains_is_refused():

@@ -91,7 +91,10 @@ class NaiveHost:
             if self.call_over is None:
                 if not self.may_call(what, at):
                     break
-                takes = [self.pinning(k) for k in self.copies_at(at)] if what == "copies" else [0]
+                of_copy = int(self.host.host_copy.value)
+                takes = [0]
+                if what == "copies":
+                    takes = [of_copy + self.pinning(k) for k in self.copies_at(at)]
                 self.call_over = self.now + sum(int(self.host.host.value) + each for each in takes)
             if self.call_over > self.now:
                 break

@@ -75,6 +75,7 @@ def _keys() -> list[Key]:
         "row_rate": _RATES,
         "exposed": _RATIOS,
         "host": _TIMES,
+        "host_copy": _TIMES,
         "ahead": _COUNTS,
         "gathers": _COUNTS,
         "stores": _COUNTS,

@@ -7,12 +7,19 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.on_torch.lower.callable import inference, machine_of
+    from hosim.on_torch.lower.exported_call import inference
     from hosim.on_torch.lower.guard import Guard, require_free
     from hosim.on_torch.lower.insert import Barrier, barriers, insert
     from hosim.on_torch.lower.nodes import is_cache_node, number_of
     from hosim.on_torch.lower.offloaded_step import training
-    from hosim.on_torch.lower.offloading import Replayed, offload, planned, rule_of, within_reserved
+    from hosim.on_torch.lower.offloading import (
+        Replayed,
+        machine_of,
+        offload,
+        planned,
+        rule_of,
+        within_reserved,
+    )
     from hosim.on_torch.lower.order import order_of
     from hosim.on_torch.lower.replicas import STREAM, Replicas
     from hosim.on_torch.lower.run import Executor
@@ -25,12 +32,12 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "callable": "inference machine_of",
+            "exported_call": "inference",
             "guard": "Guard require_free",
             "insert": "Barrier barriers insert",
             "nodes": "is_cache_node number_of",
             "offloaded_step": "training",
-            "offloading": "Replayed offload planned rule_of within_reserved",
+            "offloading": "Replayed machine_of offload planned rule_of within_reserved",
             "order": "order_of",
             "replicas": "Replicas STREAM",
             "run": "Executor",

@@ -5,55 +5,29 @@ Imports torch.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
 
 import torch
-from torch.export import ExportedProgram
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_flatten_with_path
 
 from hosim.cache_plan import Plan
-from hosim.engine import replay
 from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
-from hosim.io.importers.torch_programs import quiet
-from hosim.on_torch.lower.as_captured import AsCaptured, is_autocast
-from hosim.on_torch.lower.compiled import CompiledModel, require_no_hooks, require_one_process
-from hosim.on_torch.lower.devices import (
-    Loader,
-    fake_on,
-    fakes,
-    late_launch_ns,
-    named_tensors,
-    origins,
-    views,
-)
-from hosim.on_torch.lower.eager_peak import eager_peak_bytes
+from hosim.on_torch.lower.as_captured import AsCaptured
+from hosim.on_torch.lower.devices import Loader, origins, views
 from hosim.on_torch.lower.guard import Guard
-from hosim.on_torch.lower.insert import insert
-from hosim.on_torch.lower.python_state import python_state_kept, writes_undone_in
-from hosim.on_torch.lower.reached_state import Made, Reached
+from hosim.on_torch.lower.planned_program import PlannedProgram, Planner, at_home
+from hosim.on_torch.lower.reached_state import Reached
 from hosim.on_torch.lower.run import Executor
-from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.tiers import Device, RunMemory
-from hosim.on_torch.lower.torch_program import TorchProgram, capture
-from hosim.on_torch.lower.true_layouts import TrueLayouts
-from hosim.on_torch.lower.two_traces import (
-    require_of_modules,
-    require_own_results,
-    settled,
-    written,
-)
-from hosim.plain_text import counted, shown
+from hosim.on_torch.lower.torch_program import TorchProgram
+from hosim.plain_text import counted
 from hosim.result import Result
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,7 +41,9 @@ class Captured:
     ``load`` gives what tensors on meta have to contain. ``others`` are further tensors with the
     contents of those in ``held``. ``called`` is what ``torch.compile`` has made of the model.
     ``reached`` is the state of Python that it was captured with. ``eager_peak_bytes`` is the peak of
-    a call without hosim, if it is known.
+    a call without hosim, if it is known. ``example`` has fakes like the inputs (:func:`named_call`).
+    ``resized`` captures for inputs of other sizes, under a name; ``retraced`` traces for the same
+    ones and raises :class:`InputError` if the program is another one now.
     """
 
     model: torch.nn.Module
@@ -83,126 +59,20 @@ class Captured:
     others: tuple[torch.Tensor, ...] = ()
     called: torch.nn.Module | None = None
     eager_peak_bytes: int | None = None
+    example: Mapping[str, Any] = field(default_factory=dict)
+    resized: Callable[[tuple[Any, ...], dict[str, Any], str], Captured] | None = None
+    retraced: Callable[[], None] | None = None
 
 
-class PlannedProgram:
-    """A program under a plan, with the executor that runs it."""
+@dataclass(frozen=True)
+class Sized:
+    """A capture for inputs of some sizes: ``whole`` is its program under its plan, and ``parts``
+    are those of a step that have run by themselves.
+    """
 
-    def __init__(
-        self,
-        program: TorchProgram,
-        plan: Plan,
-        result: Result,
-        hardware: Hardware,
-        device: Device,
-        inputs: Sequence[str],
-    ) -> None:
-        self.program = program
-        self.plan = plan
-        self.result = result
-        self.lowered = insert(program, plan, hardware.device_tier)
-        self.executor = Executor(self.lowered, hardware, device, result.budget_bytes)
-        self.inputs = tuple(inputs)
-        self._device = device
-        self._called = {one.placeholder: one.name or one.placeholder for one in program.givens}
-        self._examples = {given.placeholder: given.value for given in program.givens}
-        graph, tensor_of = program.graph, program.tensor_of
-        written = {t for op in graph.ops for t in op.mutates}
-        self._bytes = {
-            name: graph.tensors[tensor_of[name]].size_bytes
-            for name in self.inputs
-            if name in tensor_of
-        }
-        self._written = {name for name in self._bytes if tensor_of[name] in written}
-
-    def values(
-        self, given: Sequence[Any], held: Set[int], unchecked: Set[str], *, moves: bool = False
-    ) -> dict[str, Any]:
-        """The inputs by placeholder, each tensor on a storage of its own.
-
-        ``held`` are the storages of offloaded tensors. Values of ``unchecked`` may differ from the
-        example's. With ``moves``, inputs may be on the CPU. Raises :class:`InputError` for inputs
-        unlike the example's.
-        """
-        values = dict(zip(self.inputs, given, strict=True))
-        taken: set[int] = set()
-        for name, value in values.items():
-            if name not in unchecked:
-                _check_input(self._called[name], value, self._examples[name], moves)
-            if isinstance(value, torch.Tensor):
-                if moves and name not in unchecked and not self._device.has(value):
-                    value = self._moved(name, value)
-                values[name] = self._by_itself(name, value, taken, held)
-        return values
-
-    def _by_itself(
-        self, name: str, value: torch.Tensor, taken: set[int], held: Set[int]
-    ) -> torch.Tensor:
-        """``value`` on a storage of its own, laid out like the example: unchanged, or a copy."""
-        storage = value.untyped_storage()
-        if storage._cdata in held:  # it may be empty, which crashes torch
-            raise InputError(
-                f"input {self._called[name]!r} is a tensor of the offloaded model; give a copy made before "
-                "offloading"
-            )
-        own = storage._cdata not in taken and self.fits(name, value)
-        taken.add(storage._cdata)
-        if own:
-            return value
-        if name in self._written:
-            raise InputError(
-                f"input {self._called[name]!r} is written by the model, and is part of another tensor or has "
-                "another layout; give a copy"
-            )
-        return self.copy(name, value)
-
-    def _moved(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        if name in self._written:
-            raise InputError(
-                f"input {self._called[name]!r} is written by the model, and is not on "
-                f"{self._device.torch_device}; give it there"
-            )
-        return self.on_device(value)
-
-    def on_device(self, value: torch.Tensor) -> torch.Tensor:
-        """A copy on the device of the program's tensors."""
-        return torch.empty_strided(
-            value.size(), value.stride(), dtype=value.dtype, device=self._device.torch_device
-        ).copy_(value)
-
-    def fits(self, name: str, value: torch.Tensor) -> bool:
-        """Return whether a tensor has the layout and the storage of the example."""
-        return bool(
-            value.stride() == self._examples[name].stride()
-            and value.untyped_storage().nbytes() == self._bytes.get(name)
-        )
-
-    def filled(self, name: str, value: Any) -> torch.Tensor:
-        """A tensor like the example with a value everywhere, on the device of the program's
-        tensors.
-        """
-        example = self._examples[name]
-        return torch.empty_strided(
-            example.size(), example.stride(), dtype=example.dtype, device=example.device
-        ).copy_(torch.as_tensor(value))
-
-    def copy(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """A copy with the layout of the example. Raises :class:`InputError` for a value that is not
-        expanded where the example is.
-        """
-        strides = self._examples[name].stride()
-        made = torch.empty_strided(value.size(), strides, dtype=value.dtype, device=value.device)
-        whole = made
-        for d, (step, size) in enumerate(zip(strides, value.shape, strict=True)):
-            if step == 0 and size > 1:
-                if value.stride(d) != 0:
-                    raise InputError(
-                        f"input {self._called[name]!r} was captured expanded along dimension {d}, "
-                        "and is not; expand it, or offload the model again"
-                    )
-                made, value = made.narrow(d, 0, 1), value.narrow(d, 0, 1)
-        made.copy_(value)
-        return whole
+    captured: Any
+    whole: PlannedProgram
+    parts: dict[str, PlannedProgram]
 
 
 class OffloadedModel:
@@ -218,8 +88,11 @@ class OffloadedModel:
         plan: Plan,
         result: Result,
         hardware: Hardware,
+        planner: Planner,
         device: Device,
     ) -> None:
+        self._hardware = hardware
+        self._planner = planner
         self._whole = whole = PlannedProgram(
             captured.program, plan, result, hardware, device, captured.inputs
         )
@@ -228,6 +101,12 @@ class OffloadedModel:
         self.result = result
         self.lowered = whole.lowered
         self._captured = captured
+        self._constants = _digests(captured)  # before they are guarded
+        self._now = Sized(captured, whole, {})
+        self._sized = {sizes_of(captured.example): self._now}
+        self._calls = 0
+        self.check_every: int | None = None
+        """After so many calls the code is traced again, and has to give the same program."""
         self._running = [whole.executor]
         models = {
             name: tensor for name, tensor in captured.held.items() if name not in captured.constants
@@ -279,6 +158,11 @@ class OffloadedModel:
         return self._running[0]
 
     @property
+    def sizes(self) -> Mapping[tuple[Any, ...], Result]:
+        """The replay of the whole program for each sizes of inputs that were given, by these."""
+        return {sizes: one.whole.result for sizes, one in self._sized.items()}
+
+    @property
     def predicted_peak_bytes(self) -> int:
         """The predicted peak of the device memory that the program allocates, in bytes, in program
         order.
@@ -304,7 +188,9 @@ class OffloadedModel:
 
     @property
     def predicted_stall_ns(self) -> int:
-        """The predicted stall, with the times of the hardware profile."""
+        """The predicted stall, with the times of the hardware profile; on a GPU also for the host,
+        which launches ops and copies one by one.
+        """
         return sum(self.result.stall_ns.values())
 
     @property
@@ -312,33 +198,76 @@ class OffloadedModel:
         """The predicted time of a call, with the times of the hardware profile and what the host
         takes to launch its ops and copies.
         """
-        op_ns, cache_op_ns = self.executor.device.launch_ns
-        late = 0
-        if op_ns or cache_op_ns:
-            timeline = replay(
-                self.plan, self.executor.hardware, self.result.budget_bytes, record=True
-            ).timeline
-            late = (
-                0 if timeline is None else late_launch_ns(self.plan, timeline, op_ns, cache_op_ns)
-            )
-        return (self.result.makespan_ns or 0) + late
+        return self.result.makespan_ns or 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's results for these inputs, or the loss of a training step.
 
-        Raises :class:`InputError` for inputs of other sizes than the example's. Raises
+        Inputs of other sizes than the example's have a program and a plan of their own, made at
+        the first call, within the same budget. Raises :class:`InputError` for inputs that differ
+        from the example's in more than that. Raises
         :class:`hosim.errors.ExecutionError` if the call fails; then everything is closed.
         """
         with self._one_at_a_time:
+            self._trace_again()
             return self._call(*args, **kwargs)
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         self._require_as_captured()
-        return self._captured.result(self._run(self._whole, self._captured.flat(*args, **kwargs)))
+        now = self._for(args, kwargs)
+        results = self._run(now.whole, now.captured.flat(*args, **kwargs))
+        return now.captured.result(results)
+
+    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sized:
+        """The capture for inputs of these sizes, made and planned at their first call, within the
+        budget that all of them have.
+        """
+        given = self._named(args, kwargs)
+        sizes = sizes_of(given)
+        first = next(iter(self._sized.values()))
+        may_resize = self._captured.resized is not None and sizes not in self._sized
+        if may_resize and _differ_in_size_alone(self._captured.example, given, self._is_elsewhere):
+            self._require_as_captured()
+            self._sized[sizes] = self._resized(args, kwargs)
+        self._now = self._sized.get(sizes, first)
+        return self._now
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return named_call(args, kwargs)
+
+    def _resized(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sized:
+        title = f"{self.program.graph.name}: {len(self._sized) + 1}"
+        assert self._captured.resized is not None
+        with self._guarding.as_before():
+            captured = self._captured.resized(args, kwargs, title)
+        same = captured.held.keys() == self._captured.held.keys()
+        if not same or _digests(captured) != self._constants:
+            raise InputError(
+                "the program holds other tensors for inputs of these sizes; give inputs of the "
+                "sizes that it was captured with, or offload the model again"
+            )
+        planned = [one.whole for one in self._sized.values()]
+        program = at_home(captured.program, planned, self._hardware.device_tier)
+        plan, result = self._planner(program.graph)
+        return Sized(captured, self._under(program, plan, result, captured.inputs), {})
+
+    def _under(
+        self, program: TorchProgram, plan: Plan, result: Result, inputs: Sequence[str]
+    ) -> PlannedProgram:
+        return PlannedProgram(program, plan, result, self._hardware, self.executor.device, inputs)
 
     def _require_as_captured(self) -> None:
         """Raise :class:`InputError` if the model is no longer as it was captured, or has hooks."""
         self._as_captured.require()
+
+    def _trace_again(self) -> None:
+        """Count a call, and trace the code again if it is time to (``check_every``)."""
+        self._calls += 1
+        if self.check_every and self._calls % self.check_every == 0:
+            self._require_as_captured()
+            assert self._captured.retraced is not None
+            with self._guarding.as_before():
+                self._captured.retraced()
 
     def _run(self, planned: PlannedProgram, given: Sequence[Any]) -> tuple[Any, ...]:
         """The results of a program for its inputs. The tensors move to where its plan has them, if
@@ -386,154 +315,6 @@ class OffloadedModel:
         )
 
 
-def inference(
-    model: torch.nn.Module,
-    example_inputs: Any,
-    name: str,
-    device: Device,
-    load: Loader | None = None,
-    compiled: CompiledModel | None = None,
-) -> Captured:
-    """``model`` exported for inputs like the example, on the device that is to run it, and compiled
-    as ``compiled`` is, if given.
-
-    Raises :class:`InputError` if it cannot be.
-    """
-    args, kwargs = _each_of_its_own(_arguments(example_inputs))
-    if compiled is not None:
-        compiled.require_cpu(device.torch_device)
-    if is_autocast():
-        raise InputError(
-            f"torch.export does not see autocast; offload {name} outside of it, and convert the "
-            "model to the dtype that it should "
-            "compute in"
-        )
-    require_one_process(model)
-    require_no_hooks(model)
-    own: Mapping[str, torch.Tensor] = named_tensors(model)
-    there: Callable[[], contextlib.AbstractContextManager[None]] = nullcontext
-    if any(not device.has(tensor) for tensor in own.values()):
-        mode = TrueLayouts()
-        there = partial(stand_ins, model, fakes(mode, model, device.torch_device))
-        args, kwargs = tree_map_only(
-            torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), (args, kwargs)
-        )
-    reached = Reached(model, {})
-    first, kept = _exported(model, (args, kwargs), name, reached, there, [])
-
-    def again() -> tuple[ExportedProgram, list[Any]]:
-        found, _ = _exported(model, (args, kwargs), name, reached, there, kept)
-        return found, written(found.graph_module)
-
-    exported = settled(written(first.graph_module), kept, again)
-    require_of_modules(exported.constants, [*first.constants.values()], reached)
-    program = capture(exported, name=name)
-    require_own_results(program)
-    if compiled is not None:
-        from hosim.on_torch.lower.compiled import compiled_program
-
-        program = compiled_program(program, compiled.settings)
-    own = {**exported.state_dict, **exported.constants, **own}
-    held = {one.placeholder: own[one.name] for one in program.givens if one.own}
-    models = {id(tensor) for tensor in named_tensors(model).values()}
-    constants = frozenset(name for name, tensor in held.items() if id(tensor) not in models)
-    inputs = tuple(one.placeholder for one in program.givens if not one.own)
-    in_spec, out_spec = exported.call_spec.in_spec, exported.call_spec.out_spec
-
-    def flat(*args: Any, **kwargs: Any) -> list[Any]:
-        order = list(in_spec.child(1).context)
-        if set(order) != set(kwargs):
-            raise InputError(
-                f"expected the arguments {', '.join(order) or 'by position alone'}, got "
-                f"{', '.join(kwargs) or 'none by name'}"
-            )
-        values, spec = tree_flatten((args, {key: kwargs[key] for key in order}))
-        if spec != in_spec:
-            raise InputError("expected inputs nested like the example's")
-        return list(values)
-
-    called = None if compiled is None else compiled.module
-    eager_peak = None
-    if compiled is None:
-        eager_peak = _eager_peak(model, (args, kwargs), reached, device, kept)
-
-    def result(results: tuple[Any, ...]) -> Any:
-        return tree_unflatten(results, out_spec)
-
-    return Captured(
-        model,
-        program,
-        held,
-        inputs,
-        flat,
-        result,
-        reached,
-        constants=constants,
-        load=load,
-        called=called,
-        eager_peak_bytes=eager_peak,
-    )
-
-
-def _eager_peak(
-    model: torch.nn.Module,
-    inputs: tuple[tuple[Any, ...], dict[str, Any]],
-    reached: Reached,
-    device: Device,
-    kept: Sequence[Made],
-) -> int | None:
-    """The peak of a call of ``model`` without hosim and without gradients, if it is known."""
-    mode = TrueLayouts()
-    own = fakes(mode, model, device.torch_device)
-    args, kwargs = tree_map_only(
-        torch.Tensor, lambda value: fake_on(mode, value, device.torch_device), inputs
-    )
-    with (
-        torch.no_grad(),
-        quiet(),
-        python_state_kept(model, reached, kept=kept),
-        writes_undone_in(model),
-        stand_ins(model, own),
-        mode,
-    ):
-        held = [*own.values(), args, kwargs]
-        return eager_peak_bytes(held, lambda: model(*args, **kwargs))
-
-
-def _exported(
-    model: torch.nn.Module,
-    inputs: tuple[tuple[Any, ...], dict[str, Any]],
-    name: str,
-    reached: Reached,
-    there: Callable[[], contextlib.AbstractContextManager[None]],
-    kept: Sequence[Made],
-) -> tuple[ExportedProgram, list[Made]]:
-    """``model`` as torch exports it for inputs within what ``there`` gives, and the tensors that it
-    keeps (``kept`` were, before).
-    """
-    try:
-        with (
-            torch.no_grad(),
-            quiet(),
-            python_state_kept(model, reached, kept=kept) as made,
-            writes_undone_in(model),
-            there(),
-        ):
-            return torch.export.export(model, *inputs, strict=False), made
-    except InputError:
-        raise
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].partition(
-            " See https"
-        )[0]
-        hint = (
-            "; with config.use_cache = False, models of transformers return only tensors"
-            if "Cache" in reason
-            else ""
-        )
-        raise InputError(f"torch.export cannot export {name}: {reason[:200]}{hint}") from error
-
-
 def _forgotten(running: Sequence[Executor], guard: Guard) -> None:
     """What :meth:`OffloadedModel.close` does, for models that are garbage collected."""
     with contextlib.suppress(HosimError):
@@ -541,84 +322,47 @@ def _forgotten(running: Sequence[Executor], guard: Guard) -> None:
     guard.release()
 
 
-def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+def named_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name, or by position as a text."""
+    return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
 
 
-def _each_of_its_own(inputs: T) -> T:
-    """Inputs of which no two are one tensor, which torch.export would take for one input."""
-    seen: set[int] = set()
-
-    def own(value: torch.Tensor) -> torch.Tensor:
-        is_first = id(value) not in seen
-        seen.add(id(value))
-        return value if is_first else value.detach().clone()
-
-    return cast(T, tree_map_only(torch.Tensor, own, inputs))
-
-
-def _check_input(name: str, value: Any, example: Any, moves: bool) -> None:
-    if not isinstance(example, torch.Tensor):
-        if value != example:
-            raise InputError(
-                f"input {name!r} is {example!r} in the captured program, got {shown(value, 60)}; "
-                "offload it again"
-            )
-        return
-    if (
-        not isinstance(value, torch.Tensor)
-        or value.shape != example.shape
-        or value.dtype != example.dtype
-    ):
-        got = (
-            f"{tuple(value.shape)} of {value.dtype}"
-            if isinstance(value, torch.Tensor)
-            else type(value).__name__
+def sizes_of(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The sizes of the tensors among inputs, by name."""
+    leaves, _ = tree_flatten_with_path(dict(sorted(inputs.items())))
+    return tuple(
+        (
+            ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path),
+            (*value.shape,),
         )
-        raise InputError(
-            f"input {name!r} is {got}; it was captured with {tuple(example.shape)} of "
-            f"{example.dtype}"
-        )
-    if value.device != example.device and not (moves and value.device.type == "cpu"):
-        raise InputError(
-            f"input {name!r} is on {value.device}; it was captured on {example.device}"
-        )
+        for path, value in leaves
+        if isinstance(value, torch.Tensor)
+    )
 
 
-def machine_of(
-    model: torch.nn.Module,
-    device: Any,
-    hardware: Hardware,
-    directories: Mapping[str, str | os.PathLike[str]],
-) -> Device:
-    """The machine that runs a model: the given one, or the one of torch's device; by default the
-    GPU that has the model.
+def _digests(captured: Captured) -> dict[str, bytes]:
+    """A digest of each tensor that is the program's and not the model's."""
+    found = {}
+    for name in captured.constants:
+        bits = captured.held[name].detach().cpu().clone().reshape(-1).view(torch.uint8)
+        found[name] = sha256(bits.numpy().tobytes()).digest()
+    return found
 
-    A model on meta goes to a GPU, if there is one. Without a GPU the machine is made of the CPU's
-    memory. Raises :class:`InputError` for what is no machine.
+
+def _differ_in_size_alone(
+    example: Mapping[str, Any], given: Mapping[str, Any], moves: bool
+) -> bool:
+    """Return whether inputs have the example's names, types and devices; with ``moves`` they may be
+    on the CPU.
     """
-    if device is None:
-        kinds = {tensor.device.type: tensor.device for tensor in named_tensors(model).values()}
-        device = kinds.get(
-            "cuda", torch.device("cuda" if "meta" in kinds and torch.cuda.is_available() else "cpu")
-        )
-    elif isinstance(device, str):
-        try:
-            device = torch.device(device)
-        except RuntimeError as error:
-            raise InputError(
-                f"torch knows no device {device!r}; expected cuda, cuda:1 or cpu", source="device"
-            ) from error
-    if not isinstance(device, torch.device):
-        return cast(Device, device)
-    if device.type == "cuda":
-        from hosim.on_torch.lower.devices import CudaDevice
-
-        return CudaDevice(hardware, directories=directories, index=device.index)
-    if device.type == "cpu":
-        from hosim.on_torch.lower.devices import CpuDevice
-
-        return CpuDevice(hardware, directories=directories)
-    raise InputError(f"plans run on GPUs and CPUs, not on {device}", source="device")
+    (ours, spec), (theirs, other) = (
+        tree_flatten(dict(sorted(one.items()))) for one in (example, given)
+    )
+    return bool(spec == other) and all(
+        isinstance(one, torch.Tensor)
+        and one.dtype == value.dtype
+        and (one.device == value.device or (moves and one.device.type == "cpu"))
+        if isinstance(value, torch.Tensor)
+        else not isinstance(one, torch.Tensor)
+        for value, one in zip(ours, theirs, strict=True)
+    )

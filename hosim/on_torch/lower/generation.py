@@ -29,8 +29,8 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput, failures, quiet
-from hosim.on_torch.lower.callable import Captured, OffloadedModel, PlannedProgram
-from hosim.on_torch.lower.homes import Planner, at_home
+from hosim.on_torch.lower.callable import Captured, OffloadedModel
+from hosim.on_torch.lower.planned_program import PlannedProgram, Planner, at_home
 from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
 from hosim.on_torch.lower.reached_state import Reached
 from hosim.on_torch.lower.stand_ins import stand_ins
@@ -70,9 +70,7 @@ class OffloadedGenerator(OffloadedModel):
         device: Device,
     ) -> None:
         self._by_id = {id(tensor): name for name, tensor in captured.held.items()}
-        super().__init__(captured, plan, result, hardware, device)
-        self._hardware = hardware
-        self._planner = planner
+        super().__init__(captured, plan, result, hardware, planner, device)
         self._programs: dict[Any, _Program] = {}
         self._twin: Any = None
         self._cache = _cache_name(captured.model)
@@ -173,9 +171,7 @@ class OffloadedGenerator(OffloadedModel):
             self._hardware.device_tier,
         )
         plan, result = self._planner(program.graph)
-        planned = PlannedProgram(
-            program, plan, result, self._hardware, self.executor.device, traced.inputs
-        )
+        planned = self._under(program, plan, result, traced.inputs)
         return _Program(planned, traced)
 
 

@@ -4,8 +4,11 @@ Imports torch.
 
 from __future__ import annotations
 
+import array
 import contextvars
+import ctypes
 import enum
+import mmap
 import random
 import zlib
 from collections import deque
@@ -28,9 +31,10 @@ _DRAWING = (
     random.Random,
     torch.Generator,
 )
-WITHOUT_ITEMS = (numpy.ndarray, contextvars.ContextVar, *_DRAWING)
+_BYTES = (bytearray, array.array, memoryview, mmap.mmap, ctypes.Array)
+WITHOUT_ITEMS = (numpy.ndarray, contextvars.ContextVar, *_BYTES, *_DRAWING)
 """Of which a walk looks at no items."""
-BOXES = (list, MutableMapping, set, deque, bytearray, *WITHOUT_ITEMS)
+BOXES = (list, MutableMapping, set, deque, *WITHOUT_ITEMS)
 MISSING = object()
 """Stands where a name holds nothing."""
 MANY = 10_000
@@ -69,8 +73,8 @@ def copied(box: Any) -> Any:
         return list(box) if len(box) <= MANY else len(box)
     if isinstance(box, set):
         return set(box)
-    if isinstance(box, bytearray):
-        return bytes(box)
+    if isinstance(box, _BYTES):
+        return memoryview(box).tobytes()
     if isinstance(box, contextvars.ContextVar):
         return plain(box.get(None))
     if isinstance(box, numpy.ndarray):
@@ -142,8 +146,14 @@ def refill(box: Any, before: Any) -> None:
         if len(box) != len(before) or any(a is not b for a, b in zip(box, before, strict=True)):
             box.clear()
             box.extend(before)
+    elif isinstance(box, array.array):
+        box[:] = array.array(box.typecode, before)
     elif isinstance(box, bytearray):
         box[:] = before
+    elif isinstance(box, _BYTES):
+        with memoryview(box) as held:
+            if not held.readonly and held.tobytes() != before:
+                held.cast("B")[:] = before
     elif isinstance(box, contextvars.ContextVar):
         pass
     elif isinstance(box, numpy.ndarray):

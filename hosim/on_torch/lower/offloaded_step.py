@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from types import MethodType
 from typing import Any
@@ -17,10 +17,11 @@ from torch.optim import optimizer as optimizers
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.on_torch.lower.callable import Captured, OffloadedModel, PlannedProgram
+from hosim.on_torch.lower.callable import Captured, OffloadedModel
 from hosim.on_torch.lower.compiled import CompiledModel
-from hosim.on_torch.lower.homes import Planner, at_home
+from hosim.on_torch.lower.devices import fake_on
 from hosim.on_torch.lower.parameter_hooks import hooks_after
+from hosim.on_torch.lower.planned_program import PlannedProgram, Planner, at_home
 from hosim.on_torch.lower.sharded_tensors import behind, local, sharded_like
 from hosim.on_torch.lower.step_parts import (
     LOSS_GRADIENT,
@@ -30,6 +31,8 @@ from hosim.on_torch.lower.step_parts import (
 )
 from hosim.on_torch.lower.tiers import Device, resizable
 from hosim.on_torch.lower.training import Loss, TrainingStep, capture_training
+from hosim.on_torch.lower.true_layouts import TrueLayouts
+from hosim.on_torch.lower.two_traces import require_alike, written
 from hosim.plain_text import shown
 from hosim.result import Result
 
@@ -38,26 +41,11 @@ _BACKWARD, _ACCUMULATE, _UPDATE = "backward", "accumulate", "update"
 
 @dataclass(frozen=True)
 class CapturedTraining(Captured):
-    """A captured step with its optimizer. ``named`` returns a call's inputs by placeholder, and
-    ``example`` has those of the capture by name.
-    """
+    """A captured step with its optimizer. ``named`` returns a call's inputs by placeholder."""
 
     step: TrainingStep | None = None
     optimizer: Any = None
     named: Callable[..., dict[str, Any]] = dict
-    example: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Sized:
-    """A step for inputs of some sizes: ``named`` returns a call's inputs by placeholder, ``whole``
-    is the step under its plan, and ``parts`` are those that have run by themselves.
-    """
-
-    step: TrainingStep
-    named: Callable[..., dict[str, Any]]
-    whole: PlannedProgram
-    parts: dict[str, PlannedProgram]
 
 
 class OffloadedStep(OffloadedModel):
@@ -86,12 +74,8 @@ class OffloadedStep(OffloadedModel):
         self._inputs = captured.example
         self._optimizer = captured.optimizer
         self._replaced = self._optimizer.__dict__.get("step")
-        super().__init__(captured, plan, result, hardware, device)
+        super().__init__(captured, plan, result, hardware, planner, device)
         self._learned = captured.step.parts.learned
-        self._hardware = hardware
-        self._planner = planner
-        self._now = _Sized(captured.step, captured.named, self._whole, {})
-        self._sized = {_sizes(captured.example): self._now}
         self._optimizer.step = _step_through(self, self._optimizer)
 
     @property
@@ -101,41 +85,14 @@ class OffloadedStep(OffloadedModel):
         """
         return {name: planned.result for name, planned in self._now.parts.items()}
 
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        return {**dict(zip(self._inputs, args, strict=False)), **kwargs}
+
     @property
-    def sizes(self) -> Mapping[tuple[Any, ...], Result]:
-        """The replay of the whole step for each sizes of inputs that were given, by these."""
-        return {sizes: one.whole.result for sizes, one in self._sized.items()}
-
-    def _for(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Sized:
-        """The step for inputs of these sizes, captured and planned at their first call."""
-        given = {**dict(zip(self._inputs, args, strict=False)), **kwargs}
-        sizes = _sizes(given)
-        first = next(iter(self._sized.values()))
-        may_resize = first.step.resized is not None and sizes not in self._sized
-        if may_resize and _differ_in_size_alone(self._inputs, given):
-            self._require_as_captured()
-            self._sized[sizes] = self._resized(first, given)
-        self._now = self._sized.get(sizes, first)
-        return self._now
-
-    def _resized(self, first: _Sized, given: Mapping[str, Any]) -> _Sized:
-        title = f"{self.program.graph.name}: {len(self._sized) + 1}"
-        assert first.step.resized is not None
-        with self._guarding.as_before():
-            step = first.step.resized(given, title)
-        own = {one.placeholder for one in step.program.givens if one.own}
-        if own != self._captured.held.keys() or step.constants:
-            raise InputError(
-                "the step holds other tensors for inputs of these sizes; give inputs of the sizes "
-                "that it was captured with, or offload it again"
-            )
-        planned = [one.whole for one in self._sized.values()]
-        program = at_home(step.program, planned, self._hardware.device_tier)
-        plan, result = self._planner(program.graph)
-        names = [one.placeholder for one in program.givens if one.placeholder not in own]
-        device = self.executor.device
-        whole = PlannedProgram(program, plan, result, self._hardware, device, names)
-        return _Sized(step, _namer(step, self._inputs, names), whole, {})
+    def _step(self) -> TrainingStep:
+        """The step for inputs of the sizes that were last given."""
+        step: TrainingStep = self._now.captured.step
+        return step
 
     def backward(self, *args: Any, gradient: Any = None, **kwargs: Any) -> torch.Tensor:
         """Forward and backward for these inputs: returns the loss, and leaves each parameter its
@@ -148,6 +105,7 @@ class OffloadedStep(OffloadedModel):
         Raises as calling the step does.
         """
         with self._one_at_a_time:
+            self._trace_again()
             return self._backward(gradient, *args, **kwargs)
 
     def optimizer_step(self) -> None:
@@ -169,9 +127,8 @@ class OffloadedStep(OffloadedModel):
         if not any((*_hooks_before(self._optimizer), *_hooks_after(self._optimizer))):
             now = self._for(args, kwargs)
             self._require_as_captured()
-            values = {**_settings(now.step), **now.named(*args, **kwargs)}
-            given = [values[name] for name in now.whole.inputs]
-            return self._captured.result(self._run(now.whole, given))
+            given = now.captured.flat(*args, **kwargs)
+            return now.captured.result(self._run(now.whole, given))
         loss = self._backward(None, *args, **kwargs)
         self._update()
         for p in self._learned:
@@ -188,9 +145,9 @@ class OffloadedStep(OffloadedModel):
                     "gradient: first requires_grad_(False)"
                 )
         now = self._for(args, kwargs)
-        values = now.named(*args, **kwargs)
-        there = [n for n in self._now.step.parts.gradients if self._learned[n].grad is not None]
-        if there and len(there) < len(self._now.step.parts.gradients):
+        values = now.captured.named(*args, **kwargs)
+        there = [n for n in self._step.parts.gradients if self._learned[n].grad is not None]
+        if there and len(there) < len(self._step.parts.gradients):
             raise InputError(
                 "some parameters have gradients already and others have none: call zero_grad() "
                 "first"
@@ -215,21 +172,21 @@ class OffloadedStep(OffloadedModel):
             if own is not values[gradient_input(n)]:
                 own.copy_(values[gradient_input(n)])
         seen = set()
-        for n, made_one in zip(self._now.step.parts.gradients, made, strict=False):
+        for n, made_one in zip(self._step.parts.gradients, made, strict=False):
             storage = made_one.untyped_storage()._cdata
             made_one = made_one.clone() if storage in seen else made_one
             made_one = device.to_host(made_one) if self._is_elsewhere else made_one
             self._learned[n].grad = sharded_like(self._learned[n], made_one)
             seen.add(storage)
-        if self._now.step.exchanges is not None:
-            self._now.step.exchanges.ended()
+        if self._step.exchanges is not None:
+            self._step.exchanges.ended()
         assert isinstance(loss, torch.Tensor)
         return loss
 
     def _require_as_captured(self) -> None:
         super()._require_as_captured()
-        if self._now.step.exchanges is not None:
-            self._now.step.exchanges.ready()
+        if self._step.exchanges is not None:
+            self._step.exchanges.ready()
 
     def _update(self) -> None:
         optimizer = self._optimizer
@@ -242,7 +199,7 @@ class OffloadedStep(OffloadedModel):
             getattr(optimizer, "found_inf", None),
         )
         if gradients and not (skipped is not None and skipped.item()):
-            if set(gradients) != set(self._now.step.parts.gradients):
+            if set(gradients) != set(self._step.parts.gradients):
                 raise InputError(
                     "the parameters with gradients are not those of the captured step; call "
                     "backward() first"
@@ -252,7 +209,7 @@ class OffloadedStep(OffloadedModel):
                     raise InputError("call unscale_(optimizer) of the GradScaler before its step")
                 torch._foreach_div_(list(gradients.values()), scale)
             part = self._part(_UPDATE)
-            values = _settings(self._now.step)
+            values = _settings(self._step)
             for n, gradient in gradients.items():
                 values[gradient_input(n)] = (
                     gradient if self.executor.device.has(gradient) else part.on_device(gradient)
@@ -268,7 +225,7 @@ class OffloadedStep(OffloadedModel):
         """
         if name not in self._now.parts:
             title = f"{self.program.graph.name}: {name}"
-            parts = self._now.step.parts
+            parts = self._step.parts
             program = (
                 update_part(parts, title)
                 if name == _UPDATE
@@ -283,9 +240,7 @@ class OffloadedStep(OffloadedModel):
                 for one in program.givens
                 if one.placeholder not in self._captured.held
             ]
-            self._now.parts[name] = PlannedProgram(
-                program, plan, result, self._hardware, self.executor.device, inputs
-            )
+            self._now.parts[name] = self._under(program, plan, result, inputs)
         return self._now.parts[name]
 
     def close(self) -> None:
@@ -340,6 +295,17 @@ def training(
     step = capture_training(
         model, inputs, optimizer, name=name, loss=loss, device=elsewhere, compiled=compiled
     )
+    return _captured(step, model, inputs, optimizer, compiled)
+
+
+def _captured(
+    step: TrainingStep,
+    model: torch.nn.Module,
+    inputs: Mapping[str, Any],
+    optimizer: torch.optim.Optimizer,
+    compiled: CompiledModel | None,
+) -> CapturedTraining:
+    """A step that was captured for ``inputs``, as a call."""
     settings = frozenset(step.settings)
     held = {
         one.placeholder: value
@@ -358,6 +324,24 @@ def training(
         if step.exchanges is not None:
             step.exchanges.ended()
         return results[0]
+
+    mode = TrueLayouts()
+    like = {
+        key: fake_on(mode, value, value.device) if isinstance(value, torch.Tensor) else value
+        for key, value in inputs.items()
+    }
+
+    def again(given: Mapping[str, Any], title: str) -> TrainingStep:
+        assert step.resized is not None
+        return step.resized(given, title)
+
+    def resized(args: tuple[Any, ...], kwargs: dict[str, Any], title: str) -> CapturedTraining:
+        given = {**dict(zip(inputs, args, strict=False)), **kwargs}
+        return _captured(again(given, title), model, given, optimizer, compiled)
+
+    def retraced() -> None:
+        found = again(like, step.program.graph.name)
+        require_alike(written(step.parts.module), written(found.parts.module))
 
     constants = frozenset(
         one.placeholder for one in step.program.givens if one.own and one.name in step.constants
@@ -380,12 +364,9 @@ def training(
         step=step,
         optimizer=optimizer,
         named=named,
-        example={
-            key: value.new_empty(()).expand(value.shape)
-            if isinstance(value, torch.Tensor)
-            else value
-            for key, value in inputs.items()
-        },
+        example=like,
+        resized=None if step.resized is None else resized,
+        retraced=None if step.resized is None else retraced,
     )
 
 
@@ -423,26 +404,6 @@ def _namer(
 def _settings(step: TrainingStep) -> dict[str, Any]:
     """The optimizer's settings as they are now, by placeholder."""
     return dict(zip(step.settings, step.settings_now(), strict=True))
-
-
-def _sizes(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The sizes of the tensors among inputs, by name."""
-    return tuple(
-        (key, tuple(value.shape))
-        for key, value in sorted(inputs.items())
-        if isinstance(value, torch.Tensor)
-    )
-
-
-def _differ_in_size_alone(example: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
-    """Return whether inputs have the example's names, types and devices."""
-    return example.keys() == given.keys() and all(
-        isinstance(given[key], torch.Tensor)
-        and (given[key].dtype, given[key].device) == (value.dtype, value.device)
-        if isinstance(value, torch.Tensor)
-        else not isinstance(given[key], torch.Tensor)
-        for key, value in example.items()
-    )
 
 
 def _step_through(offloaded: OffloadedStep, optimizer: torch.optim.Optimizer) -> MethodType:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hosim import policies
+from hosim.analysis.costmodel import machine_under
 from hosim.analysis.verifying import verify
 from hosim.api import in_cell
 from hosim.cache_plan import Plan
@@ -31,6 +32,7 @@ from hosim.units import human_size
 
 if TYPE_CHECKING:
     from hosim.on_torch.lower.callable import OffloadedModel
+    from hosim.on_torch.lower.tiers import Device
 
 _SHARES = (1.0, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3)
 """Shares of the budget that a policy gets in turn, until its plan also fits in program order."""
@@ -74,6 +76,20 @@ _OPTIONS = (
         "to a tensor, a ``.safetensors`` file, or a folder of them. A model on meta stays "
         "there, for inference alone.",
     ),
+    Option(
+        "check",
+        bool,
+        False,
+        about="Compare one call for the example inputs with one without hosim, bit by bit, and "
+        "refuse a difference. The model has to fit the device.",
+    ),
+    Option(
+        "check_every",
+        int,
+        least=1,
+        about="Trace the model again after so many calls, and refuse to go on if it has become "
+        "another program.",
+    ),
     Option("name", about="What results call the workload; by default the class of the model."),
 )
 
@@ -102,8 +118,8 @@ def offload(
         or, for another ``device``, on the CPU or on meta (with a ``loader``). It is never on the
         device as a whole: only what the plan has there.
     example_inputs
-        A tensor, a tuple, or a mapping by argument name. Later inputs must have the same sizes,
-        except those of a training step, which plans once for each.
+        A tensor, a tuple, or a mapping by argument name. Later inputs may have other sizes: the
+        first call with some captures and plans a program for them, over the same tensors.
     hardware
         A profile, its path, or the name of a shipped one.
     budget
@@ -159,6 +175,8 @@ def offload(
     from hosim.on_torch.lower import offloaded_step as steps
     from hosim.on_torch.lower.compiled import uncompiled
     from hosim.on_torch.lower.devices import loader_of, require_contents
+    from hosim.on_torch.lower.eager_check import require_eagers_bits
+    from hosim.on_torch.lower.exported_call import arguments, inference
     from hosim.on_torch.lower.generation import OffloadedGenerator
     from hosim.on_torch.lower.guard import require_free
     from hosim.on_torch.lower.replicas import unwrapped
@@ -175,15 +193,15 @@ def offload(
         else load_hardware(find_hardware(os.fspath(hardware)))
     )
     title = asked.name or type(unwrapped(model)).__name__
-    runs_on = callables.machine_of(model, device, machine, asked.directories or {})
+    runs_on = machine_of(model, device, machine, asked.directories or {})
+    if runs_on.runtime is not None:
+        machine = machine_under(machine, runs_on.runtime)
     try:
         captured: callables.Captured
         with in_cell() as tell:
             tell(f"tracing {title}")
             if optimizer is None:
-                captured = callables.inference(
-                    model, example_inputs, title, runs_on, load, compiled
-                )
+                captured = inference(model, example_inputs, title, runs_on, load, compiled)
             else:
                 captured = steps.training(
                     model,
@@ -194,6 +212,11 @@ def offload(
                     runs_on,
                     compiled,
                 )
+        if asked.check_every and captured.retraced is None:
+            raise InputError(
+                "check_every traces the model again, which one that is compiled or exchanges "
+                "tensors with other processes cannot be; leave it out"
+            )
         graph = captured.program.graph
         wanted, alone = read_budget(budget), captured.eager_peak_bytes
         if wanted.share is not None and alone is not None:
@@ -213,15 +236,63 @@ def offload(
             result = check(plan, machine, budget_bytes)
             if not result.feasible:
                 raise InfeasibleError(str(result.error))
-        if isinstance(captured, steps.CapturedTraining):
-            return steps.OffloadedStep(captured, plan, result, machine, planner, runs_on)
-        if hasattr(model, "generate") and hasattr(model, "prepare_inputs_for_generation"):
-            return OffloadedGenerator(captured, plan, result, machine, planner, runs_on)
-        return callables.OffloadedModel(captured, plan, result, machine, runs_on)
+        kind: Any = callables.OffloadedModel
+        if optimizer is not None:
+            kind = steps.OffloadedStep
+        elif hasattr(model, "generate") and hasattr(model, "prepare_inputs_for_generation"):
+            kind = OffloadedGenerator
+        make = partial(kind, captured, plan, result, machine, planner)
+        if asked.check:
+            inputs = arguments(example_inputs)
+            if optimizer is not None:
+                inputs = (), _by_name(unwrapped(model), example_inputs)
+            beside = partial(machine_of, model, None, machine, asked.directories or {})
+            once = captured, lambda: make(beside()), inputs, runs_on
+            require_eagers_bits(*once, optimizer, asked.loss)
+        made: OffloadedModel = make(runs_on)
+        made.check_every = asked.check_every
+        return made
     except BaseException as error:
         if runs_on is not device and not getattr(error, "left", ()):
             runs_on.close()
         raise
+
+
+def machine_of(
+    model: Any,
+    device: Any,
+    hardware: Hardware,
+    directories: Mapping[str, str | os.PathLike[str]],
+) -> Device:
+    """The machine that runs a model: the given one, or the one of torch's device; by default the
+    GPU that has the model.
+
+    A model on meta goes to a GPU, if there is one. Without a GPU the machine is made of the CPU's
+    memory. Raises :class:`InputError` for what is no machine.
+    """
+    import torch
+
+    from hosim.on_torch.lower.devices import CpuDevice, CudaDevice, named_tensors
+
+    if device is None:
+        kinds = {tensor.device.type: tensor.device for tensor in named_tensors(model).values()}
+        device = kinds.get(
+            "cuda", torch.device("cuda" if "meta" in kinds and torch.cuda.is_available() else "cpu")
+        )
+    elif isinstance(device, str):
+        try:
+            device = torch.device(device)
+        except RuntimeError as error:
+            raise InputError(
+                f"torch knows no device {device!r}; expected cuda, cuda:1 or cpu", source="device"
+            ) from error
+    if not isinstance(device, torch.device):
+        return cast("Device", device)
+    if device.type == "cuda":
+        return CudaDevice(hardware, directories=directories, index=device.index)
+    if device.type == "cpu":
+        return CpuDevice(hardware, directories=directories)
+    raise InputError(f"plans run on GPUs and CPUs, not on {device}", source="device")
 
 
 def planned(
@@ -322,7 +393,21 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
     """The replay of a plan in program order. Raises :class:`PlanError` if it breaks a rule."""
     if findings := verify(plan, hardware):
         raise illegal_plan(f"policy {plan.policy} made a plan that breaks a rule", findings)
-    return replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER)
+    return _accounted(plan, hardware, budget_bytes)
+
+
+def _accounted(plan: Plan, hardware: Hardware, budget_bytes: int, **rule: Any) -> Result:
+    """The replay in program order. Its memory is that of a host that launching takes no time, as
+    one that is further ahead holds more: what the host takes is true of its times alone.
+    """
+    result = replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER, **rule)
+    if hardware.software is None:
+        return result
+    ahead = replace(hardware, software=None)
+    held = replay(plan, ahead, budget_bytes, account=IN_PROGRAM_ORDER, **rule)
+    if not (result.feasible and held.feasible):
+        return result if held.feasible else held
+    return replace(result, allocator=held.allocator)
 
 
 def rule_of(allocator: str | None) -> Replayed:
@@ -339,7 +424,7 @@ def within_reserved(plan: Plan, hardware: Hardware, budget_bytes: int, allocator
     result = _checked(plan, hardware, budget_bytes)
     if not result.feasible:
         return result
-    placed = replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER, allocator=allocator)
+    placed = _accounted(plan, hardware, budget_bytes, allocator=allocator)
     return placed if placed.feasible else replace(result, feasible=False, error=placed.error)
 
 

@@ -39,8 +39,16 @@ accumulated = torch.ops.hosim_step.accumulated.default
 
 
 def hooks_before(parameter: torch.Tensor) -> tuple[Callable[..., Any], ...]:
-    """The hooks that see a gradient before it is accumulated."""
-    return tuple((parameter._backward_hooks or {}).values())
+    """The hooks that see a gradient before it is accumulated. Raises :class:`InputError` for one
+    of torch itself, which asks the engine of autograd.
+    """
+    found = tuple((parameter._backward_hooks or {}).values())
+    if any(str(getattr(one, "__module__", "")).startswith("torch.autograd.") for one in found):
+        raise InputError(
+            "a parameter has a hook of several gradients (register_multi_grad_hook), which only "
+            "autograd's own engine can call; give each parameter a hook of its own"
+        )
+    return found
 
 
 def hooks_after(parameter: torch.Tensor) -> tuple[Callable[..., Any], ...]:

@@ -89,6 +89,7 @@ def python_state_kept(
         with (
             reads if reads.watched and is_traced_alone else nullcontext(),
             _files_noted(opened) if is_traced_alone else nullcontext(),
+            _seeds_noted(changed),
         ):
             yield made
     finally:
@@ -113,19 +114,43 @@ def python_state_kept(
         )
 
 
+def _is_the_users(calling: FrameType | None) -> bool:
+    """Return whether the user's code called, by itself or by a package; torch does such things of
+    its own accord, but for what it does to its generator when asked.
+    """
+    while calling is not None and calling.f_code.co_filename.startswith(_NOT_THE_USERS):
+        name = calling.f_globals.get("__name__", "")
+        is_torchs = name.partition(".")[0] == "torch" and name != "torch.random"
+        calling = None if is_torchs else calling.f_back
+    return calling is not None
+
+
+@contextmanager
+def _seeds_noted(told: list[str]) -> Iterator[None]:
+    """Within, ``told`` gets that the user's code sets the state of torch's generator, which may be
+    the same afterwards.
+    """
+    sets = torch.random.set_rng_state
+
+    def noting(state: torch.Tensor) -> None:
+        if _is_the_users(sys._getframe(1)):
+            told.append("the model sets the state of torch's generator")
+        sets(state)
+
+    torch.set_rng_state = torch.random.set_rng_state = noting
+    try:
+        yield
+    finally:
+        torch.set_rng_state = torch.random.set_rng_state = sets
+
+
 @contextmanager
 def _files_noted(names: list[str]) -> Iterator[None]:
-    """Within, ``names`` gets each file that the user's code opens, by itself or by a package; torch
-    opens files of its own.
-    """
+    """Within, ``names`` gets each file that the user's code opens."""
     opens = builtins.open
 
     def noting(file: Any, *args: Any, **kwargs: Any) -> Any:
-        calling: FrameType | None = sys._getframe(1)
-        while calling is not None and calling.f_code.co_filename.startswith(_NOT_THE_USERS):
-            is_torchs = calling.f_globals.get("__name__", "").partition(".")[0] == "torch"
-            calling = None if is_torchs else calling.f_back
-        if calling is not None:
+        if _is_the_users(sys._getframe(1)):
             names.append(str(file))
         return opens(file, *args, **kwargs)
 

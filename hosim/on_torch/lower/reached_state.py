@@ -15,7 +15,9 @@ from __future__ import annotations
 import builtins
 import dis
 import functools
+import gc
 import operator
+import os
 import sys
 import sysconfig
 import types
@@ -48,11 +50,19 @@ elsewhere.
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 INSTALLED = tuple(
     {sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {one for one in sys.path if os.path.basename(one) in ("site-packages", "dist-packages")}
 )
-"""Where code is that is not the user's."""
+"""Where code is that is not the user's: also that of the environment below a virtual one."""
 _NOT_WALKED = ("torch", "numpy", "builtins", "hosim")
-_CALLED = ("forward", "backward", "setup_context", "__call__", "__getattr__", "__getitem__")
-"""Methods that are called under no name of the user's."""
+_CALLED = ("forward", "backward", "setup_context")
+"""Methods that are called under no name of the user's, as are those with two underscores."""
+_OF_CLASSES = frozenset((*vars(type), *vars(object), "__annotations__", "__weakref__")) - {
+    "__call__",
+    "__getattribute__",
+    "__hash__",
+    "__eq__",
+}
+"""Names that every class has, or that Python asks for when one is made."""
 
 
 Made = tuple[MutableMapping[Any, Any], Any, Any]
@@ -171,7 +181,11 @@ class Reached:
             if type(space.owner) is not space.kind:
                 return space.place, f"{space.key}.__class__" if space.key else "__class__"
             if not vars(space.owner).keys() <= space.before:
-                added = (vars(space.owner).keys() - space.before) & {*self._names, *_CALLED}
+                added = {
+                    name
+                    for name in vars(space.owner).keys() - space.before
+                    if name in self._names or _is_called(name)
+                }
                 if added:
                     return space.place, f"{space.key}.{min(added)}" if space.key else min(added)
         return None
@@ -326,6 +340,9 @@ class Reached:
             self._visit(place, key or "self", value.__self__, reads)
         elif isinstance(value, weakref.ref):
             self._visit(place, key, value(), reads)
+        elif isinstance(value, types.MappingProxyType):
+            for one in gc.get_referents(value):  # the mapping that it shows
+                self._visit(place, key, one, reads)
         elif isinstance(value, functools.partial):
             for part in (value.func, value.args, value.keywords):
                 self._visit(place, key, part, reads)
@@ -398,7 +415,7 @@ class Reached:
             if base.__module__.partition(".")[0] in _NOT_WALKED:
                 continue
             for name, value in list(vars(base).items()):
-                if name not in self._names and name not in _CALLED:
+                if name not in self._names and not _is_called(name):
                     continue
                 called = getattr(value, "__func__", getattr(value, "fget", value))
                 if isinstance(called, types.FunctionType):
@@ -432,6 +449,12 @@ class Reached:
         for value in (function.__defaults__ or (), function.__kwdefaults__ or {}, vars(function)):
             for key, one in value.items() if isinstance(value, dict) else enumerate(value):
                 self._visit(place, f"{function.__name__}'s default {key}", one, True)
+
+
+def _is_called(name: Any) -> bool:
+    """Return whether Python or torch calls a method of this name where no code names it."""
+    is_pythons = isinstance(name, str) and name.startswith("__") and name.endswith("__")
+    return name in _CALLED or (is_pythons and name not in _OF_CLASSES)
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:

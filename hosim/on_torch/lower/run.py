@@ -318,6 +318,8 @@ class Executor:
             ):
                 for node in steps:
                     self._queue(node, drops.get(node, ()))
+                for resident in self._residents.beside_home(inputs):
+                    self._leave_device(resident)
                 self.device.compute.launch(self._exchanges.settle_all, (), None)
             if record:
                 self.timeline = timeline_of(self._plan, self.device.take_record())
@@ -491,6 +493,20 @@ class Executor:
             self._give_back([gone] if gone is not None else [])
 
         self.device.compute.launch(detach, unused, None)
+
+    def _leave_device(self, resident: TensorCopies) -> None:
+        """Queue that a tensor whose home is below leaves the device, where the plan lets its copy
+        be: the next run begins with what the plan has at time 0.
+        """
+        arriving, resident.ready = resident.ready, ()
+        resident.on_device = False
+        leaving = resident.leaving
+
+        def leave() -> None:
+            resident.is_whole = False
+            self.device.free(resident.storage, leaving)
+
+        self.device.compute.launch(leave, arriving, None)
 
     def _give_back(self, dead: Sequence[TensorCopies]) -> None:
         """Release what dead tensors hold below the device tier, and count what transfers still read

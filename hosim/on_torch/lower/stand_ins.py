@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from hosim.errors import InputError
+
 
 @contextmanager
 def stand_ins(model: torch.nn.Module, by_id: Mapping[int, torch.Tensor]) -> Iterator[None]:
@@ -18,7 +20,12 @@ def stand_ins(model: torch.nn.Module, by_id: Mapping[int, torch.Tensor]) -> Iter
     in a module that has two names.)
     """
     had: list[tuple[dict[str, Any], dict[str, Any]]] = []
-    for module in model.modules():
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"module {name!r} is TorchScript, whose tensors cannot be replaced while it is "
+                "traced; give the module that it was made of"
+            )
         had += [(held, dict(held)) for held in (module._parameters, module._buffers)]
     try:
         for held, tensors in had:

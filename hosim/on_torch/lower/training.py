@@ -16,6 +16,7 @@ mask when traced, whose gradients differ in the last bits. With a mask given, bo
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -24,7 +25,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -60,7 +61,7 @@ from hosim.on_torch.lower.two_traces import (
 from hosim.plain_text import shown
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
-"""Optimizers for which a first step without state equals one from a state of zeros, if no momentum
+"""Optimizers of whose ``step`` a first one without state equals one from a state of zeros, if no momentum
 is dampened.
 """
 
@@ -374,7 +375,8 @@ def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor
     damped = any(
         group.get("momentum") and group.get("dampening") for group in optimizer.param_groups
     )
-    if any(made.values()) and (damped or not isinstance(optimizer, _ZEROED)):
+    zeroed = {inspect.unwrap(kind.step) for kind in _ZEROED}
+    if any(made.values()) and (damped or inspect.unwrap(type(optimizer).step) not in zeroed):
         raise InputError(
             f"{type(optimizer).__name__} has no state yet; take one step with it before the step "
             "is captured"
@@ -396,8 +398,8 @@ def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor
 def _fake(
     mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None = None
 ) -> torch.Tensor:
-    if device not in (None, tensor.device):
-        return fake_on(mode, tensor, device)
+    if device not in (None, tensor.device) or isinstance(tensor, FakeTensor):
+        return fake_on(mode, tensor, device or tensor.device)
     fake = mode.from_tensor(local(tensor), static_shapes=True)
     assert isinstance(fake, torch.Tensor)
     if local(tensor) is not tensor:

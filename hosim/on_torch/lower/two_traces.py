@@ -40,7 +40,7 @@ def settled(
             if not kept:
                 raise
             break
-        if len(first) == len(calls) and all(map(_is_same, first, calls)):
+        if _are_alike(first, calls):
             return found
         first = calls
     if kept:
@@ -49,11 +49,25 @@ def settled(
             "later ones; call the model once before it is "
             "offloaded"
         )
-    raise InputError(
+    raise _differing()
+
+
+def require_alike(first: Sequence[Any], calls: Sequence[Any]) -> None:
+    """Raise :class:`InputError` if a later trace is another one than the first."""
+    if not _are_alike(first, calls):
+        raise _differing()
+
+
+def _differing() -> InputError:
+    return InputError(
         "two traces of the model differ: it computes by a clock, a counter or something else that "
         "changes from call to call, which a "
         "captured program would repeat; give it as an input, or keep it in a buffer"
     )
+
+
+def _are_alike(first: Sequence[Any], calls: Sequence[Any]) -> bool:
+    return len(first) == len(calls) and all(map(_is_same, first, calls))
 
 
 def written(

@@ -7,6 +7,7 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.report.listed.installation import (
         EXTRAS,
+        TRIED,
         installation,
         installation_table,
     )
@@ -41,7 +42,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "installation": "EXTRAS installation installation_table",
+            "installation": "EXTRAS TRIED installation installation_table",
             "listings": "machine machines model_figures models op_times origin_lines policies "
             "policy_figures runtime runtimes workload workload_figures workload_line "
             "workloads",
@@ -52,7 +53,7 @@ else:
     )
 
 __all__ = [
-    "EXTRAS", "installation", "installation_table", "machine", "machine_in_short", "machines",
+    "EXTRAS", "TRIED", "installation", "installation_table", "machine", "machine_in_short", "machines",
     "machines_in_short", "memory_fit", "memory_fit_to_dict", "model_figures", "models",
     "models_in_short", "op_times", "origin_lines", "policies", "policies_in_short",
     "policy_figures", "runtime", "runtime_in_short", "runtimes", "runtimes_in_short", "workload",

@@ -30,6 +30,10 @@ EXTRAS = {
     "widgets": (("ipywidgets",), "hosim.what_if in notebooks"),
 }
 """The packages of each extra, and what needs them."""
+TRIED = {"torch": ("2.13.0", "2.14.1"), "transformers": ("5.0.0", "5.24.0")}
+"""The lowest and the newest version of packages with which `make versions` runs the tests that need
+them.
+"""
 VARIABLES = ("HOSIM_CACHE", "HOSIM_LIMITS", "HOSIM_DEBUG")
 
 
@@ -47,7 +51,16 @@ def installation(cache: Path, workloads: int, profiles: int) -> dict[str, Any]:
             for package, version in found.items()
             if not _enough(version, needs.get(package))
         ]
-        features.append({"extra": extra, "packages": found, "missing": missing, "purpose": purpose})
+        tried = {package: TRIED[package] for package in packages if package in TRIED}
+        features.append(
+            {
+                "extra": extra,
+                "packages": found,
+                "missing": missing,
+                "tried": tried,
+                "purpose": purpose,
+            }
+        )
     sizes = list(_sizes(cache))
     return {
         "hosim": __version__,
@@ -88,9 +101,12 @@ def installation_table(found: dict[str, Any]) -> RenderableType:
             f"{name} {version}" for name, version in feature["packages"].items() if version
         )
         missing = f"missing: {', '.join(feature['missing'])}" if feature["missing"] else ""
-        table.add_row(
-            feature["extra"], "; ".join(filter(None, [installed, missing])), feature["purpose"]
+        tried = ", ".join(
+            f"{package} {lowest} to {newest}"
+            for package, (lowest, newest) in feature["tried"].items()
         )
+        said = [installed, f"tried with {tried}" if tried else "", missing]
+        table.add_row(feature["extra"], "; ".join(filter(None, said)), feature["purpose"])
     lacking = [feature["extra"] for feature in found["extras"] if feature["missing"]]
     advice = (
         f"pip install 'hosim[{','.join(lacking)}]' installs what is missing."

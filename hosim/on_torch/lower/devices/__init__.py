@@ -6,7 +6,6 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.on_torch.lower.devices.cuda_queues import CudaEvent
-    from hosim.on_torch.lower.devices.launch_cost import late_launch_ns
     from hosim.on_torch.lower.devices.model_origins import (
         CpuOrigin,
         Loader,
@@ -26,7 +25,6 @@ else:
         __name__,
         {
             "cuda_queues": "CudaEvent",
-            "launch_cost": "late_launch_ns",
             "model_origins": "CpuOrigin Loader fake_on fakes loader_of named_tensors origins "
             "require_contents views",
             "on_cpu": "CpuDevice CpuEvent",
@@ -37,5 +35,5 @@ else:
 
 __all__ = [
     "CpuDevice", "CpuEvent", "CpuOrigin", "CudaDevice", "CudaEvent", "Loader", "fake_on", "fakes",
-    "late_launch_ns", "loader_of", "named_tensors", "origins", "paces", "require_contents", "views",
+    "loader_of", "named_tensors", "origins", "paces", "require_contents", "views",
 ]  # fmt: skip

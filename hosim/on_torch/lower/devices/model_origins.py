@@ -262,7 +262,7 @@ def fakes(
                 typed = base[: len(base) // tensor.itemsize * tensor.itemsize].view(tensor.dtype)
                 fake = typed.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
             made[id(tensor)] = (
-                torch.nn.Parameter(fake, requires_grad=False)
+                torch.nn.Parameter(fake, requires_grad=tensor.requires_grad)
                 if isinstance(tensor, torch.nn.Parameter)
                 else fake
             )

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from hosim.data.runtime import Runtime
 from hosim.errors import ExecutionError
 from hosim.hardware import Hardware
 from hosim.on_torch.lower.devices.pace import Pace, paces
@@ -182,7 +183,7 @@ class CpuDevice:
         self.recording = False
         self.budget_bytes: int | None = None
         self.memory = RunMemory()
-        self.launch_ns = (0, 0)
+        self.runtime: Runtime | None = None
         self.out_of_memory: tuple[type[Exception], ...] = (
             MemoryError,
             RuntimeError,

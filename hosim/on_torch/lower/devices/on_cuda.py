@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from hosim.data.allocator_blocks import in_blocks
+from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
 from hosim.on_torch.lower.devices import torch_gpu
@@ -241,10 +242,13 @@ class CudaPinning:
 # -- the device ------------------------------------------------------------------------------------
 
 
-LAUNCH_NS = (12_000, 42_000)
-"""What the host takes for an op and for a cache op: CPU time of the executor on the stand-in for
-``torch.cuda`` that its tests use.
-"""
+LAUNCHES = Runtime(
+    "hosim.offload",
+    source="CPU time of the executor on the stand-in for torch.cuda that its tests use",
+    host=RuntimeFigure(12_000.0),
+    host_copy=RuntimeFigure(30_000.0),
+)
+"""What the host takes to launch an op, and a cache op beyond that."""
 
 
 class CudaDevice:
@@ -283,7 +287,7 @@ class CudaDevice:
         self._index = torch_gpu.cuda.current_device() if index is None else index
         self.torch_device = torch_gpu.gpu(self._index)
         self.allocator: str | None = allocator_of_torch()
-        self.launch_ns = LAUNCH_NS
+        self.runtime: Runtime | None = LAUNCHES
         self.out_of_memory: tuple[type[Exception], ...] = (torch_gpu.cuda.OutOfMemoryError,)
         self.calls = DeferredCalls()
         self._run = LaunchedRun(self.calls)

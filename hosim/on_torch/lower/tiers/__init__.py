@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.on_torch.lower.tiers.chunks import Chunks
-    from hosim.on_torch.lower.tiers.copy_ways import copy_ways, tiers_used
+    from hosim.on_torch.lower.tiers.chunks import Chunks, copy_ways, tiers_used
     from hosim.on_torch.lower.tiers.error_text import in_one_line
     from hosim.on_torch.lower.tiers.file_tier import ALIGNMENT, CHUNK_BYTES, FileBlock, FileTier
     from hosim.on_torch.lower.tiers.host_bytes import DeviceBytes, HostBytes, copy_bytes, part_of
@@ -28,8 +27,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "chunks": "Chunks",
-            "copy_ways": "copy_ways tiers_used",
+            "chunks": "Chunks copy_ways tiers_used",
             "error_text": "in_one_line",
             "file_tier": "ALIGNMENT CHUNK_BYTES FileBlock FileTier",
             "host_bytes": "DeviceBytes HostBytes copy_bytes part_of",

@@ -4,7 +4,7 @@ queued work, and after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -289,14 +289,30 @@ class Residents:
             self._now[t].storage = storages[t]
         return away
 
+    def beside_home(self, inputs: Collection[int]) -> list[TensorCopies]:
+        """Tensors that outlive a run, other than its ``inputs``, which have a copy on the device
+        at its end and none there at time 0.
+        """
+        return [
+            resident
+            for t, resident in self._now.items()
+            if resident.storage is not None
+            and resident.on_device
+            and t not in inputs
+            and self._tier not in self._initial.get(t, (self._tier,))
+        ]
+
     def end(self) -> None:
-        """End a run: release what is left of tensors that nobody holds."""
+        """End a run: release what is left of tensors that nobody holds, and of others the copies
+        below that they do not have at time 0, when the next run begins.
+        """
         for t, resident in list(self._now.items()):
             resident.is_late = False
+            tiers = self._initial.get(t, (self._tier,)) if resident.storage is not None else ()
+            for tier in [tier for tier in resident.blocks if tier not in tiers]:
+                resident.blocks.pop(tier).release(resident.last)
             resident.known = list(resident.blocks.values())
             if resident.storage is None:
-                for block in resident.blocks.values():
-                    block.release(resident.last)
                 del self._now[t]
 
     def take_over(self, other: Residents, shared: Iterable[tuple[int, int, Any]]) -> None:

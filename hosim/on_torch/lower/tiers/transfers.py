@@ -14,6 +14,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from hosim.data.runtime import Runtime
+
 
 class Event(Protocol):
     """The end of one piece of work."""
@@ -155,9 +157,9 @@ class Device(Protocol):
     """The bytes of the device tier that a program may hold, what transfers still read included;
     ``None``: all there are.
     """
-    launch_ns: tuple[int, int]
-    """What the host takes to launch an op and a cache op, in nanoseconds; 0 where launching is no
-    work of its own.
+    runtime: Runtime | None
+    """What the host takes to launch ops and copies; ``None`` where launching is no work of its
+    own.
     """
     out_of_memory: tuple[type[Exception], ...]
     """What is raised where the device tier has no room."""
