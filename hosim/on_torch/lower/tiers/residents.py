@@ -290,14 +290,19 @@ class Residents:
         return away
 
     def end(self) -> None:
-        """End a run: release what is left of tensors that nobody holds."""
+        """End a run: release what is left of tensors that nobody holds, and of others what they do
+        not have at time 0, when the next run begins.
+        """
         for t, resident in list(self._now.items()):
             resident.is_late = False
+            tiers = self._initial.get(t, (self._tier,)) if resident.storage is not None else ()
+            for tier in [tier for tier in resident.blocks if tier not in tiers]:
+                resident.blocks.pop(tier).release(resident.last)
             resident.known = list(resident.blocks.values())
             if resident.storage is None:
-                for block in resident.blocks.values():
-                    block.release(resident.last)
                 del self._now[t]
+            else:
+                self.settle(t)
 
     def take_over(self, other: Residents, shared: Iterable[tuple[int, int, Any]]) -> None:
         """Keep tensors that another plan has placed on the same machine, where this plan has them
