@@ -8,6 +8,8 @@ import collections
 import functools
 import itertools
 import random
+import subprocess
+import sys
 import time
 import types
 
@@ -432,3 +434,23 @@ def test_a_capture_changes_nothing():
     with pytest.raises(InputError):
         hosim.offload(model, {"x": X[0]}, **SMALL)
     assert model.seen == []
+
+
+@pytest.mark.long
+def test_what_is_installed_below_a_virtual_environment_is_not_the_users(tmp_path):
+    """A folder of packages that is on the path, and not the interpreter's own."""
+    packages = tmp_path / "dist-packages"
+    packages.mkdir()
+    (packages / "theirs.py").write_text(
+        "import torch\nSCALES = [1.0]\n"
+        "class Net(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        return super().forward(x) * SCALES[0]\n"
+    )
+    code = (
+        "import sys; sys.path.append(sys.argv[1])\nimport hosim, theirs, torch\n"
+        "x = torch.ones(2, 4)\n"
+        "with hosim.offload(theirs.Net(4, 4), x, hardware='h100-80gb-sxm') as model:\n"
+        "    theirs.SCALES[0] = 7\n    model(x)\n"
+    )
+    subprocess.run([sys.executable, "-c", code, packages], check=True, timeout=300)

@@ -16,6 +16,7 @@ import builtins
 import dis
 import functools
 import operator
+import os
 import sys
 import sysconfig
 import types
@@ -48,8 +49,9 @@ elsewhere.
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 INSTALLED = tuple(
     {sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {one for one in sys.path if os.path.basename(one) in ("site-packages", "dist-packages")}
 )
-"""Where code is that is not the user's."""
+"""Where code is that is not the user's: also that of the environment below a virtual one."""
 _NOT_WALKED = ("torch", "numpy", "builtins", "hosim")
 _CALLED = ("forward", "backward", "setup_context", "__call__", "__getattr__", "__getitem__")
 """Methods that are called under no name of the user's."""
