@@ -32,9 +32,11 @@ def offload_callback(
 
     Parameters
     ----------
-    hardware, budget
-        As :func:`hosim.offload` takes them. A share of the budget is of the peak of a whole step.
-    options
+    hardware
+        As :func:`hosim.offload` takes it.
+    budget
+        As :func:`hosim.offload` takes it; a share is of the peak of a whole step.
+    **options
         Further keywords of :func:`hosim.offload`, except ``optimizer``.
 
     Returns
@@ -47,6 +49,10 @@ def offload_callback(
     InputError
         If torch is not installed. What the loop calls raises what :func:`hosim.offload` raises, and
         :class:`InputError` for a loop that scales the loss in a way that it did not say.
+
+    References
+    ----------
+    ``docs/executor.md``, Trainer and accelerate.
 
     Examples
     --------
