@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from hosim.graph import Graph, GraphBuilder, Op, Tensor
     from hosim.hardware import Hardware
     from hosim.io import load_hardware, load_plan, load_workload, save_plan, save_workload
+    from hosim.on_torch.bridges import offload_callback
     from hosim.on_torch.gpu.own_step import record
     from hosim.on_torch.lower import offload
     from hosim.result import Result
@@ -79,6 +80,7 @@ else:
             "hardware": "Hardware",
             "io": "load_hardware load_plan load_workload save_plan save_workload",
             "on_torch.gpu.own_step": "record",
+            "on_torch.bridges": "offload_callback",
             "on_torch.lower": "offload",
             "result": "Result",
             "serving.api": "serve serve_fit serve_frontier serve_sweep",
@@ -124,6 +126,7 @@ __all__ = [
     "load_plan",
     "load_workload",
     "offload",
+    "offload_callback",
     "plan",
     "plan_stages",
     "plot",

@@ -31,7 +31,7 @@ from hosim.study.runs import make_plan
 NAMES = """
     CacheOp ExecutionError Graph GraphBuilder GraphError Hardware HardwareError HosimError InfeasibleError InputError Op
     Plan PlanError Request Result StagesResult Tensor UnitError __version__ blame compare diff explain find_hardware find_workload fit fits
-    frontier load load_hardware load_plan load_workload offload plan plan_stages plot record replay replay_stages
+    frontier load load_hardware load_plan load_workload offload offload_callback plan plan_stages plot record replay replay_stages
     robustness runtime_fit save_plan
     save_workload serve serve_fit serve_frontier serve_sweep sweep what_if
 """

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, assume, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from layers import Layers, machine, program_of  # noqa: E402
 from live_storages import LiveStorages  # noqa: E402
+from occupancy import Occupancy  # noqa: E402
 from strategies import plans  # noqa: E402
 
 from hosim.analysis.verifying import verify  # noqa: E402
@@ -197,3 +198,48 @@ def test_values_die_after_their_last_step():
         with tracker:
             executor.run({"x": values["x"]})
     assert tracker.peak == replay(Plan(program.graph), machine()).peak_bytes["hbm"]
+
+
+def test_each_run_begins_where_the_plan_does():
+    """The plan keeps a copy on the device to the end of a weight that begins below it."""
+    program, hardware = PROGRAMS["layers"], machine()
+    weights = [t for t, tensor in enumerate(program.graph.tensors) if tensor.kind == "parameter"]
+    first = {t: program.graph.users[t][0] for t in weights}
+    ops = [CacheOp("prefetch", t, "ddr", "hbm", first[t] - 1) for t in weights]
+    plan = Plan(program.graph, "by hand", ops, dict.fromkeys(weights, ("ddr",)))
+    assert not verify(plan, hardware)
+    predicted = replay(plan, hardware, account="program").allocator.peak_allocated_bytes
+    values = values_of_toy("layers")
+    own = {one.placeholder for one in program.givens if one.own}
+    with Executor(
+        insert(program, plan), hardware, CpuDevice(hardware, synchronous=True)
+    ) as executor:
+        executor.place({name: value for name, value in values.items() if name in own})
+        for _ in range(3):
+            assert not any(values[name].untyped_storage().nbytes() for name in own)
+            with Occupancy(values) as occupancy:
+                executor.run({name: value for name, value in values.items() if name not in own})
+            assert occupancy.peak == predicted
+
+
+class Examples(torch.nn.Module):
+    """Large tensors of which only the size or the dtype is asked."""
+
+    def forward(self, x):
+        sizes = torch.cat([x, x, x, x])
+        small = torch.relu(x[:1]).expand_as(sizes).reshape_as(sizes).view_as(sizes)
+        small = small.type_as(sizes).to(sizes)
+        return torch.relu(small[:2]) + 1, torch.cat([small[:4] * 2, small[:2]]).sum()
+
+
+def test_an_example_of_a_size_or_a_dtype_is_not_kept():
+    model, x, hardware = Examples(), torch.linspace(-1, 1, 64).reshape(4, 16), machine()
+    program = program_of(model, x, "examples")
+    plan = Plan(program.graph)
+    predicted = replay(plan, hardware, account="program").allocator.peak_allocated_bytes
+    (name,) = (one.placeholder for one in program.givens)
+    device = CpuDevice(hardware, synchronous=True)
+    with Executor(insert(program, plan), hardware, device) as executor, Occupancy([x]) as occupancy:
+        results = executor.run({name: x})
+    assert occupancy.peak == predicted == 1280
+    assert same(results, model(x))

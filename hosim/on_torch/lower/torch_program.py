@@ -120,9 +120,33 @@ def flattened(program: ExportedProgram) -> GraphModule:
         else:
             results.append(value)
     graph.output(tuple(results))
+    for node in graph.nodes:
+        _without_example(node)
     module = GraphModule(source, graph)
     module.graph.lint()
     return module
+
+
+def _without_example(node: Node) -> None:
+    """Let an op that asks another tensor for its size or dtype alone take that itself, so that it
+    keeps no storage alive.
+    """
+    aten = torch.ops.aten
+    by_size = {
+        aten.expand_as.default: aten.expand.default,
+        aten.reshape_as.default: aten.reshape.default,
+        aten.view_as.default: aten.view.default,
+    }
+    if node.target not in (*by_size, aten.type_as.default, aten.to.other):
+        return
+    value, example = node.args[:2]
+    assert isinstance(value, Node)
+    assert isinstance(example, Node)
+    like = example.meta["val"]
+    if node.target in by_size:
+        node.target, node.args = by_size[node.target], (value, list(like.shape))
+    elif value.meta["val"].device == like.device:
+        node.target, node.args = aten.to.dtype, (value, like.dtype, *node.args[2:])
 
 
 def _inline(

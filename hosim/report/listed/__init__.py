@@ -53,8 +53,8 @@ else:
     )
 
 __all__ = [
-    "EXTRAS", "TRIED", "installation", "installation_table", "machine", "machine_in_short", "machines",
-    "machines_in_short", "memory_fit", "memory_fit_to_dict", "model_figures", "models",
+    "EXTRAS", "TRIED", "installation", "installation_table", "machine", "machine_in_short",
+    "machines", "machines_in_short", "memory_fit", "memory_fit_to_dict", "model_figures", "models",
     "models_in_short", "op_times", "origin_lines", "policies", "policies_in_short",
     "policy_figures", "runtime", "runtime_in_short", "runtimes", "runtimes_in_short", "workload",
     "workload_figures", "workload_in_short", "workload_line", "workloads", "workloads_in_short",

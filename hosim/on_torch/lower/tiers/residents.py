@@ -303,8 +303,8 @@ class Residents:
         ]
 
     def end(self) -> None:
-        """End a run: release what is left of tensors that nobody holds, and of others the copies
-        below that they do not have at time 0, when the next run begins.
+        """End a run: release what is left of tensors that nobody holds, and of others what they do
+        not have at time 0, when the next run begins.
         """
         for t, resident in list(self._now.items()):
             resident.is_late = False
