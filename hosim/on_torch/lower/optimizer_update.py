@@ -236,13 +236,13 @@ def _kept(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def _counts(target: Any) -> bool:
-    """Return whether a call is an op that computes: questions about a tensor and detaching do
-    not.
+    """Return whether a call is an op that computes: questions about a tensor and detaching, which
+    torch 2.14 traces as an alias, do not.
     """
     return (
         isinstance(target, torch._ops.OpOverload)
         and target.namespace != "prim"
-        and target is not torch.ops.aten.detach.default
+        and target not in (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
     )
 
 

@@ -35,6 +35,7 @@ from hosim.on_torch.lower.tiers import (
     Origin,
     Residents,
     TensorCopies,
+    TierBlock,
     copy_ways,
     resizable,
     tiers_used,
@@ -365,11 +366,11 @@ class Executor:
             resident = residents[t]
             after.update(dict.fromkeys(resident.ready))
             resident.ready = ()  # ops that are queued later run later
-        stale = []
+        stale: list[TierBlock] = []
         for t in residents.writes[i]:
             resident = residents[t]
             after.update(dict.fromkeys(resident.last))
-            stale += [(block, resident.last) for block in resident.blocks.values()]
+            stale += resident.blocks.values()
             resident.blocks.clear()
             resident.on_device = True
         dead = [gone for t in residents.uses[i] if (gone := residents.used(t)) is not None]
@@ -385,8 +386,8 @@ class Executor:
                 self._exchanges.begun(uses, result)
             else:
                 self._values.keep(node, result)
-            for block, last in stale:
-                block.release(last)
+            for block in stale:
+                block.release()  # the op has waited for its transfers
             self._values.drop(drops)
             self._give_back(dead)
 
