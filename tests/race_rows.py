@@ -234,13 +234,13 @@ _ENGINES: Mapping[str, Mapping[str, Any]] = {
             "memory_share": 0.95,
             "max_sequences": 512,
         },
-        "kv": "write_through:tiers=ddr=107GB",
+        "kv": "write_through:tiers=ddr=859GB",
     },
     "qwen3-32b-h100": {
         "model": {"model": "qwen3-32b", "tensor": 2, "runtime": "vllm"},
         "tokens": (16_000, 256, 256),
         "options": {"instances": 8, "block_tokens": 128, "blocks": 298_000 // 128},
-        "kv": "write_through:tiers=ddr=215GB",
+        "kv": "write_through:tiers=ddr=859GB",
     },
 }
 """Of two of llm-d's tables the engines; tokens of gpt-oss are what its rates over its requests are

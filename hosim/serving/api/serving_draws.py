@@ -5,10 +5,9 @@ room for the cache.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import exp
 from typing import TYPE_CHECKING, TypeVar
 
-from hosim.analysis.costmodel.spreads import DrawnTimes, drawn_machine, normal_draws
+from hosim.analysis.costmodel.spreads import DrawnTimes, drawn_machine
 from hosim.serving import ModelledIterations
 from hosim.serving.blocks import KvLink, KvSetup
 from hosim.serving.weights import WeightSetup
@@ -40,11 +39,6 @@ def in_draw(setup: ServeSetup, draw: int) -> ServeSetup:
 
     if prefill is not None and isinstance(prefill.time_of, ModelledIterations):
         prefill = replace(prefill, time_of=prefill.time_of.in_draw(draw))
-    software = modelled.hardware.software
-    request_ns = setup.request_ns
-    if software is not None:
-        off = float(normal_draws(f"runtime {software.name}, request")[draw])
-        request_ns = round(request_ns * exp(software.request.spread * off))
     return replace(
         setup,
         time_of=modelled.in_draw(draw),
@@ -53,5 +47,5 @@ def in_draw(setup: ServeSetup, draw: int) -> ServeSetup:
         kv=drawn(setup.kv),
         link=drawn(setup.link),
         weights=drawn(setup.weights),
-        request_ns=request_ns,
+        request_ns=modelled.figure_ns("request", draw),
     )
