@@ -386,10 +386,13 @@ def test_what_holds_for_any_requests(
     st.sampled_from([0, 3]),
     st.integers(1, 2),
     st.sampled_from([None, GB // 2, GB]),
+    st.sampled_from([GB // 2, GB, 100 * GB]),
 )
-def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engines, shared):
-    """Each is issued so many ns after the one before: up from ddr, or down from hbm."""
-    machine = toy_machine(up, down, latency, engines, shared)
+def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engines, shared, memory):
+    """Each is issued so many ns after the one before: up from ddr, or down from hbm. Both ways
+    share the bandwidth of ddr.
+    """
+    machine = toy_machine(up, down, latency, engines, shared, memory=memory)
     b = GraphBuilder("moves")
     for k, (comes_up, pause, size) in enumerate(moves):
         b.tensor(f"t{k}", size, "parameter", home="ddr" if comes_up else None)
@@ -401,7 +404,7 @@ def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engine
         for comes_up, _, _ in moves
     ]
     ops = [CacheOp(way[0], tensor[f"t{k}"], way[1], way[2], k) for k, way in enumerate(ways)]
-    recorded = replay(Plan(graph, cache_ops=tuple(ops)), machine, record=True)
+    recorded = replay(Plan(graph, cache_ops=tuple(ops)), machine, record=True, compete=True)
     expected = {transfer.cache_op: transfer.end_ns for transfer in recorded.timeline.transfers}
 
     clock = SteppedClock()

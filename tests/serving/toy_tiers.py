@@ -9,13 +9,13 @@ from hosim.serving.blocks import KvSetup
 GB = 10**9
 
 
-def toy_machine(up=GB, down=GB, latency=0, engines=1, shared=None, capacity=10**9):
+def toy_machine(up=GB, down=GB, latency=0, engines=1, shared=None, capacity=10**9, memory=10**11):
     """Tiers hbm, ddr and nvme; nvme is read through ddr. ``shared`` is the bandwidth of a fabric
-    over both channels of hbm.
+    over both channels of hbm, ``memory`` that of ddr itself.
     """
     tiers = (
         Tier("hbm", 10**9, 10**12, "device"),
-        Tier("ddr", capacity, 10**11),
+        Tier("ddr", capacity, memory),
         Tier("nvme", capacity, 10**10),
     )
     channels = (
