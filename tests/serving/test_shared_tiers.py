@@ -24,20 +24,20 @@ OTHER = Request(1, 4, 1, (9,), 4)
 LONGER = Request(100, 9, 1, (1, 2, 3), 4)
 
 
-def test_engines_share_the_bandwidth_of_a_tier_and_not_their_channels_alone():
+@pytest.mark.parametrize(("engines", "took"), [(1, 100), (2, 100), (4, 200)])
+def test_engines_share_the_bandwidth_of_a_tier_and_not_their_channels_alone(engines, took):
     """By hand: each engine's channel carries 1 byte a nanosecond, storage behind all of them 2. One
     and two engines read 100 bytes in 100 ns, four in 200; their writes share it, too.
     """
-    for engines, took in ((1, 100), (2, 100), (4, 200)):
-        clock = SteppedClock()
-        channels = EngineChannels(clock, toy_machine(memory=2 * GB), engines, engines)
-        ends = []
-        for engine in range(engines):
-            way = ("ddr", "hbm") if engine % 2 else ("hbm", "ddr")
-            copy = BlockCopies(channels, 100, engine).copy(*way, 1)
-            copy.then(lambda: ends.append(clock.now))
-        clock.run()
-        assert ends == [took] * engines
+    clock = SteppedClock()
+    channels = EngineChannels(clock, toy_machine(memory=2 * GB), engines, engines)
+    ends = []
+    for engine in range(engines):
+        way = ("ddr", "hbm") if engine % 2 else ("hbm", "ddr")
+        copy = BlockCopies(channels, 100, engine).copy(*way, 1)
+        copy.then(lambda: ends.append(clock.now))
+    clock.run()
+    assert ends == [took] * engines
 
 
 class Shared:
