@@ -44,10 +44,12 @@ def served(
     budget=8,
     most=4,
     ns=toy_ns,
+    lives=None,
 ):
     """Blocks of 4 tokens and ``bytes_`` bytes; ``kv`` None: no tiers below."""
+    machine = machine or toy_machine()
     setup = (
-        None if kv is None else KvSetup(kv, machine or toy_machine(), tuple(tiers), bytes_, swaps)
+        None if kv is None else KvSetup(kv, machine, tuple(tiers), bytes_, swaps, lives_ns=lives)
     )
     return serve_requests(
         requests, EngineLimits(budget, most, 4), blocks, ns, ahead=ahead, kv=setup
