@@ -174,9 +174,11 @@ def serve_disaggregated(
     swaps = kv is not None and kv.swaps
     first = prefill or PrefillEngine(blocks, time_of)
     by_layers = link.layers > 1
-    arrivals = Arrivals(
-        clock, requests, lambda number: offer_by(router, number, engines[:prefills], chosen)
-    )
+
+    def offer(number: int) -> None:
+        offer_by(router, number, arrivals, engines[:prefills], chosen)
+
+    arrivals = Arrivals(clock, requests, offer)
     asked = arrivals.requests
     schedulers = [
         Scheduler(asked, limits, first.blocks, pool, swaps, prefills=True, whole_prompts=by_layers)
@@ -195,7 +197,7 @@ def serve_disaggregated(
         """From which engine to which a request goes, and what wakes both."""
         sender = chosen[number]
         receiver = decoded_by[number] = prefills + router(
-            number, asked[number], schedulers[prefills:]
+            arrivals.order[number], asked[number], schedulers[prefills:]
         )
 
         def wake() -> None:
