@@ -13,8 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from hosim.serving import Served, as_served, read_measured_requests
+from hosim.io import load_hardware
+from hosim.io.importers import builder_parameters
+from hosim.serving import ModelledIterations, Served, as_served, read_measured_requests
 from hosim.serving.requests import Request, read_request_rows
+from hosim.shipped import find_hardware
 
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "serving"
 
@@ -137,11 +140,17 @@ def _public(run: str, rows: Sequence[Mapping[str, str]], part: int) -> Asked:
     asked: dict[str, Any] = {name: int(first[key]) for key, name in options.items() if first[key]}
     if "blocks" not in asked:
         asked["memory_share"] = float(first["memory_share"])
+    model = {**MODELS[first["model"]], "tensor": int(first["tensor"]), "runtime": "vllm"}
+    below = int(first["cpu_kv_blocks_of_16"] or 0)
+    if below:
+        asked["kv"] = f"write_through:tiers=ddr={below * _block_bytes(model)}B"
+    elif first["kv_offload_to_cpu"] == "yes":  # it does not say how much
+        asked["kv"] = "write_through:tiers=ddr"
     return Asked(
         "inference-sim",
         run,
         first["model"].partition("/")[2][:22],
-        {**MODELS[first["model"]], "tensor": int(first["tensor"]), "runtime": "vllm"},
+        model,
         "h100-80gb-sxm",
         first["load_source"].partition(" ")[0],
         _evenly(first, rates, counts),
@@ -150,6 +159,13 @@ def _public(run: str, rows: Sequence[Mapping[str, str]], part: int) -> Asked:
         {row["stage"]: _of(row, "actual") for row in rows},
         {row["stage"]: {name: _of(row, name) for name in RIVALS} for row in rows},
     )
+
+
+def _block_bytes(model: Mapping[str, Any]) -> int:
+    """Bytes of 16 tokens in the cache of all devices."""
+    plain = {name: value for name, value in model.items() if name != "runtime"}
+    found = ModelledIterations(builder_parameters(plain), load_hardware(find_hardware("h100")))
+    return 16 * found.cache_bytes_per_token * found.devices
 
 
 def _of(row: Mapping[str, str], whose: str) -> dict[str, float]:
@@ -234,13 +250,13 @@ _ENGINES: Mapping[str, Mapping[str, Any]] = {
             "memory_share": 0.95,
             "max_sequences": 512,
         },
-        "kv": "write_through:tiers=ddr=107GB",
+        "kv": "write_through:tiers=ddr=859GB",
     },
     "qwen3-32b-h100": {
         "model": {"model": "qwen3-32b", "tensor": 2, "runtime": "vllm"},
         "tokens": (16_000, 256, 256),
         "options": {"instances": 8, "block_tokens": 128, "blocks": 298_000 // 128},
-        "kv": "write_through:tiers=ddr=215GB",
+        "kv": "write_through:tiers=ddr=859GB",
     },
 }
 """Of two of llm-d's tables the engines; tokens of gpt-oss are what its rates over its requests are

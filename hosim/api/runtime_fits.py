@@ -33,7 +33,8 @@ def runtime_fit(
     ----------
     path
         Runs: of each a line ``run WORKLOAD -H HARDWARE``, and lines of its log as they are (step
-        times, tokens/s, memory reserved or allocated, blocks of a server's cache).
+        times, tokens/s, memory reserved or allocated; of a server the lines of vLLM or SGLang, or
+        a page of vLLM's metrics).
     base
         The runtime that supplies what the log lacks: its name, its path, or itself.
     name
@@ -43,13 +44,14 @@ def runtime_fit(
     -------
     FittedRuntime
         ``runtime`` goes to ``runtime=`` of other functions; ``left`` is, for each run, its fitted
-        time over the measured one; ``warnings`` say what was not taken, and why.
+        time over the measured one; ``moved`` are the figures that moved, each before and after;
+        ``warnings`` say what was not taken, and why.
 
     Raises
     ------
     InputError
-        For a file, a workload or a machine that is wrong, and for a run that does not fit its
-        machine, with its line.
+        For a file, a workload or a machine that is wrong, for a run that does not fit its machine,
+        with its line, and where no figure is fitted.
 
     References
     ----------
@@ -69,19 +71,27 @@ def runtime_fit(
     """
     found, source = runtime_named(base), name_of_file(path)
     runs = read_logged_runs(source)
-    beside = [_beside(run, found, source) for run in runs]
-    kinds = {
-        "inference" if "blocks" in run.figures else _kind(load_named(run.workload)) for run in runs
-    }
+    beside = [
+        each
+        for run in runs
+        for each in (_served(run, found, source) or [_beside(run, found, source)])
+    ]
+    kinds = {"inference" if _is_served(run) else _kind(load_named(run.workload)) for run in runs}
     known = [each for each in map(runtime_named, runtimes()) if kinds & set(each.runs)]
-    return fit_runtime(found, name, beside, known)
+    fitted = fit_runtime(found, name, beside, known)
+    if not fitted.moved:
+        why = "; ".join(fitted.warnings) or "every figure is what the base says already"
+        raise InputError(f"nothing is fitted: {why}", source=source)
+    return fitted
+
+
+def _is_served(run: LoggedRun) -> bool:
+    return "blocks" in run.figures or bool(run.server.steps)
 
 
 def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
     where = f"line {run.line}"
     name = f"{run.workload} ({where})"
-    if "blocks" in run.figures:
-        return RunBeside(name, 0.0, 0.0, 0.0, 1.0, 0.0, {}, _iteration(run, base, source, where))
     alone = replace(base, speed=ONE, cpu_optimizer=NONE)
     try:
         graph = under_runtime(load_named(run.workload), alone)
@@ -111,17 +121,33 @@ def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
     )
 
 
-def _iteration(run: LoggedRun, base: Runtime, source: str, where: str) -> float:
-    """The memory of the largest iteration, from a server's log."""
+def _served(run: LoggedRun, base: Runtime, source: str) -> list[RunBeside]:
+    """What a server's log says: its iterations, and what the largest takes of memory; empty where
+    it is none.
+    """
+    if not _is_served(run):
+        return []
+    where = f"line {run.line}"
     found = added("logged_iterations")
     if not found:
-        raise InputError("blocks need the room serving", source=source, where=where)
+        raise InputError("a server's log needs the room serving", source=source, where=where)
+    steps, name = run.server.steps, f"{run.workload} ({where})"
     try:
-        return float(
-            found[0](run.workload, machine(run.hardware), base, run.limits, run.figures["blocks"])
+        memory, alone_s = found[0](
+            run.workload, machine(run.hardware), base, run.limits, run.figures.get("blocks"), steps
         )
     except HosimError as error:
         raise InputError(str(error), source=source, where=where) from None
+    whole = RunBeside(name, 0.0, 0.0, 0.0, 1.0, 0.0, {}, memory, run.server.request_s)
+    return [
+        whole,
+        *(
+            RunBeside(
+                f"{name}, {step.sequences:.0f} sequences", alone, 0.0, 0.0, 1.0, step.seconds, {}
+            )
+            for step, alone in zip(steps, alone_s, strict=True)
+        ),
+    ]
 
 
 def tokens_of(graph: Graph, source: str, where: str) -> float:

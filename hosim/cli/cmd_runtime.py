@@ -33,7 +33,8 @@ _FIT = (
         default=REQUIRED,
         argument=True,
         metavar="LOG",
-        help="Runs: of each a line 'run WORKLOAD -H HARDWARE [-p POLICY]' and lines of its log.",
+        help="Runs: of each a line 'run WORKLOAD -H HARDWARE [-p POLICY]' and lines of its log, or of "
+        "a page of a server's metrics.",
     ),
     Option(
         "base",
@@ -101,6 +102,11 @@ def fit(given: Given) -> None:
     if output is not None:
         write(output, data)
         say(f"wrote {output}")
-    fitted = found.runtime, data, found.left
-    said = {"runtime": data, "left": dict(found.left), "warnings": list(found.warnings)}
+    fitted = found.runtime, data, found.left, found.moved
+    said = {
+        "runtime": data,
+        "left": dict(found.left),
+        "moved": {key: list(values) for key, values in found.moved.items()},
+        "warnings": list(found.warnings),
+    }
     show_answer(runtime_in_short(*fitted), given, lambda: said, lambda: [runtime(*fitted)])

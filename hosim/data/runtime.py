@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from math import exp
 from typing import Any
 
@@ -108,6 +109,12 @@ class Runtime:
     request
         Nanoseconds that a server takes for a request beside iterations: tokenizing, admission, looking
         up its prefix, and its way to the engine and back.
+    connector
+        Nanoseconds that an iteration of a server takes longer where a connector keeps a cache below
+        the device, or sends it to other engines.
+    graph_sizes
+        The tokens, in ascending order, for which a server has captured graphs of an iteration: one of
+        fewer tokens takes as long as the next size. Above the last, and without any, it is not padded.
     cpu_optimizer
         The share of host memory's bandwidth that an optimizer on the CPU reaches; 0: what the
         profile says.
@@ -174,6 +181,8 @@ class Runtime:
     copy_time: RuntimeFigure = NONE
     copy_buffers: RuntimeFigure = NONE
     request: RuntimeFigure = NONE
+    connector: RuntimeFigure = NONE
+    graph_sizes: tuple[int, ...] = ()
     cpu_optimizer: RuntimeFigure = NONE
     pageable: RuntimeFigure = NONE
     buffers: RuntimeFigure = NONE
@@ -202,6 +211,13 @@ class Runtime:
             or not all([type(each) is int and 0 < each <= 2**20 for each in self.pads.values()])
         ):
             raise HardwareError("expected hidden and intermediate, from 1 to 2^20", where="pads")
+        sizes = (0, *self.graph_sizes)
+        if not all([type(size) is int and size <= 2**20 for size in sizes]) or any(
+            [size <= before for before, size in pairwise(sizes)]
+        ):
+            raise HardwareError(
+                "expected whole numbers from 1 to 2^20, in ascending order", where="graph_sizes"
+            )
         if set(self.pins) - set(COPIES):
             raise HardwareError(f"expected {' and '.join(COPIES)} alone", where="pins")
         if self.pins_once and not self.pins:

@@ -57,11 +57,11 @@ def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequ
     }
 
 
-def logged_iterations() -> Callable[..., float]:
-    """What a server's log says of its largest iteration (``hosim runtime fit``)."""
-    from hosim.serving.engine_memory import logged_iteration
+def logged_iterations() -> Callable[..., tuple[float | None, list[float]]]:
+    """What hosim says of the iterations of a server's log (``hosim runtime fit``)."""
+    from hosim.serving.engine_memory import logged_iterations
 
-    return logged_iteration
+    return logged_iterations
 
 
 def case_kinds() -> Mapping[str, CaseKind]:

@@ -18,7 +18,7 @@ class Arrivals:
     """The requests of a run, each of which is offered, by its number, when it arrives.
 
     ``requests`` are those that have arrived with the time at which they did, and all others as they
-    were asked for.
+    were asked for. ``order`` says of those that have arrived how many came before.
     """
 
     def __init__(
@@ -27,6 +27,7 @@ class Arrivals:
         self._env = env
         self._offer = offer
         self.requests = list(requests)
+        self.order: dict[int, int] = {}
         self._timed = [i for i, request in enumerate(requests) if request.follows is None]
         self._turns: defaultdict[int, list[int]] = defaultdict(list)
         for number, request in enumerate(requests):
@@ -50,4 +51,5 @@ class Arrivals:
         request = self.requests[number]
         if request.follows is not None:
             self.requests[number] = replace(request, arrival_ns=arrival_ns, follows=None)
+        self.order[number] = len(self.order)
         self._offer(number)

@@ -173,9 +173,11 @@ def serve_disaggregated(
     swaps = kv is not None and kv.swaps
     first = prefill or decoder
     by_layers = link.layers > 1
-    arrivals = Arrivals(
-        clock, requests, lambda number: offer_by(router, number, engines[:prefills], chosen)
-    )
+
+    def offer(number: int) -> None:
+        offer_by(router, number, arrivals, engines[:prefills], chosen)
+
+    arrivals = Arrivals(clock, requests, offer)
     asked = arrivals.requests
     schedulers = [
         Scheduler(asked, limits, first.blocks, pool, swaps, prefills=True, whole_prompts=by_layers)
@@ -194,7 +196,7 @@ def serve_disaggregated(
         """From which engine to which a request goes, and what wakes both."""
         sender = chosen[number]
         receiver = decoded_by[number] = prefills + router(
-            number, asked[number], schedulers[prefills:]
+            arrivals.order[number], asked[number], schedulers[prefills:]
         )
 
         def wake() -> None:

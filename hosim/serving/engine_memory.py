@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -11,14 +11,15 @@ import numpy as np
 
 from hosim.analysis.costmodel.spreads import normal_draws
 from hosim.data.draws import FEW_DRAWS, interval
-from hosim.data.runtime import RUNTIME, Runtime, RuntimeFigure, as_data
+from hosim.data.runtime import ONE, RUNTIME, Runtime, RuntimeFigure, as_data
 from hosim.data.seen_peaks import DRIVER_BYTES, seen
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
 from hosim.io.importers import builder_parameters
 from hosim.serving.modelled_iterations import ModelledIterations
-from hosim.serving.scheduler import EngineLimits
+from hosim.serving.scheduler import EngineLimits, Iteration
 from hosim.units import human_percent, human_size
+from hosim.validate.logged import ServedStep
 
 MEMORY_SHARE = 0.9
 """How much of the device's memory an engine takes, as vLLM's ``gpu_memory_utilization``."""
@@ -209,25 +210,56 @@ def weight_room(
     return room
 
 
-def logged_iteration(
+def logged_iterations(
     model: str | Mapping[str, Any],
     hardware: Hardware,
     base: Runtime,
     limits: Mapping[str, float],
-    blocks: float,
-) -> float:
-    """What an engine's largest iteration takes over hosim's, of a server that has so many blocks of
-    16 tokens; the rest of what it holds is as its runtime says.
+    blocks: float | None,
+    steps: Sequence[ServedStep],
+) -> tuple[float | None, list[float]]:
+    """Of a server that has so many blocks of 16 tokens, what its largest iteration takes of memory
+    over hosim's, the rest of what it holds being as its runtime says; and the seconds of its steps
+    where kernels are as fast as alone.
 
-    ``limits`` are ``token_budget``, ``max_sequences`` and ``memory_share``, if they are known.
-    Below 0 where there are more blocks than fit beside the rest.
+    ``limits`` are ``token_budget``, ``max_sequences`` and ``memory_share``, if they are known. The
+    memory is below 0 where there are more blocks than fit beside the rest, and ``None`` where they
+    are not known.
     """
-    parameters = {**builder_parameters(model), RUNTIME: as_data(base)}
-    modelled = ModelledIterations(parameters, hardware)
+    parameters = builder_parameters(model)
+    alone = {**parameters, RUNTIME: as_data(replace(base, speed=ONE))}
     counts = [
         int(limits[name]) if name in limits else None for name in ("token_budget", "max_sequences")
     ]
+    modelled = ModelledIterations(alone, hardware)
     limit = engine_limits(modelled, counts[0], counts[1], _LOGGED_BLOCK_TOKENS, False)
+    modelled.check_processor()
+    seconds = [_step_s(modelled, step, limit.token_budget) for step in steps]
+    return None if blocks is None else _largest(modelled, base, limits, limit, blocks), seconds
+
+
+def _step_s(modelled: ModelledIterations, step: ServedStep, budget: int) -> float:
+    """Seconds of a server's step. Prompts come whole, or in chunks of the budget, so that some
+    iterations have one and others none.
+    """
+    sequences, keys = max(1, round(step.sequences)), round(step.sequences * step.tokens)
+    decoding = Iteration((), sequences, keys, ())
+    alone = modelled(decoding)
+    chunk = min(round(step.prompt), budget)
+    if not chunk:
+        return alone / 1e9
+    beside = modelled(replace(decoding, prefills=((chunk, 0),)))
+    return (alone + (beside - alone) * step.prompts * step.prompt / chunk) / 1e9
+
+
+def _largest(
+    modelled: ModelledIterations,
+    base: Runtime,
+    limits: Mapping[str, float],
+    limit: EngineLimits,
+    blocks: float,
+) -> float:
+    """What an engine's largest iteration takes of memory over hosim's."""
     device = modelled.hardware.device
     usable = (device.capacity_bytes - DRIVER_BYTES) * limits.get("memory_share", MEMORY_SHARE)
     held = usable - modelled.weight_bytes - padding_bytes(modelled, base)

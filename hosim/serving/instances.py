@@ -47,7 +47,11 @@ def serve_on_instances(
     pools = [None] * instances if kv is None else kv(clock, blocks, instances, channels)
     chosen = [-1] * len(requests)
     engines: list[Engine] = []
-    arrivals = Arrivals(env, requests, lambda number: offer_by(router, number, engines, chosen))
+
+    def offer(number: int) -> None:
+        offer_by(router, number, arrivals, engines, chosen)
+
+    arrivals = Arrivals(env, requests, offer)
     for i, pool in enumerate(pools):
         one = Scheduler(arrivals.requests, limits, blocks, pool, kv is not None and kv.swaps)
         stream = streams[i] if streams else None
@@ -97,9 +101,10 @@ def of_engines(
     )
 
 
-def offer_by(router: Router, number: int, engines: Sequence[Engine], chosen: list[int]) -> None:
+def offer_by(
+    router: Router, number: int, arrivals: Arrivals, engines: Sequence[Engine], chosen: list[int]
+) -> None:
     """A request goes to the engine that the router chooses by what is there at this instant."""
     schedulers = [engine.scheduler for engine in engines]
-    request = schedulers[0].requests[number]
-    chosen[number] = router(number, request, schedulers)
+    chosen[number] = router(arrivals.order[number], arrivals.requests[number], schedulers)
     engines[chosen[number]].offer(number)

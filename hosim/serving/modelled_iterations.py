@@ -11,13 +11,14 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from math import exp
 from typing import Any
 
 from hosim.analysis import static_peak
 from hosim.analysis.costmodel import guessed_collectives, machine_under, op_durations
-from hosim.analysis.costmodel.spreads import DrawnTimes, has_draws
+from hosim.analysis.costmodel.spreads import DrawnTimes, has_draws, normal_draws
 from hosim.data.draws import FEW_DRAWS
-from hosim.data.runtime import RUNTIME, from_data
+from hosim.data.runtime import RUNTIME, RuntimeFigure, from_data
 from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
@@ -47,7 +48,8 @@ _CALLS = "", "host"
 @dataclass(frozen=True, eq=False)
 class ModelledIterations:
     """Iterations of a model on a machine. It is called with an iteration; ``overhead_ns`` is what
-    the host adds to each.
+    the host adds to each. ``connected`` says that a connector keeps a cache below or sends it, so
+    that each takes what the runtime says of one beside.
 
     ``model`` are the parameters of a builder (:func:`hosim.io.models.builder.build`), without phase,
     batch and lengths. What depends on tokens alone is built for some counts of tokens, and linear
@@ -61,6 +63,8 @@ class ModelledIterations:
     model: Mapping[str, Any]
     hardware: Hardware
     overhead_ns: int = 0
+    connected: bool = False
+    _connector_ns: int = field(default=0, init=False, repr=False)
     _dense: dict[int, int] = field(default_factory=dict, repr=False)
     _between: dict[int, int] = field(default_factory=dict, repr=False)
     _drawn: dict[int, list[int]] = field(default_factory=dict, repr=False)
@@ -104,6 +108,9 @@ class ModelledIterations:
         if RUNTIME in self.model:
             machine = machine_under(machine, from_data(self.model[RUNTIME]))
         object.__setattr__(self, "hardware", replace(machine, devices=self.devices))
+        if self.connected and self.hardware.software is not None:
+            connector = self.hardware.software.connector
+            object.__setattr__(self, "_connector_ns", round(connector.value))
 
     @property
     def name(self) -> str:
@@ -139,6 +146,11 @@ class ModelledIterations:
                     f"cannot build {what} of {tokens:,} tokens: {error}", source=source
                 ) from None
 
+    @property
+    def beside_ns(self) -> int:
+        """Nanoseconds of each iteration beside its kernels: of the host, and of a connector."""
+        return self.overhead_ns + self._connector_ns
+
     def __call__(self, iteration: Iteration) -> int:
         """Nanoseconds of an iteration."""
         kernels, runtime = (
@@ -147,12 +159,15 @@ class ModelledIterations:
         )
         if runtime is None:
             return self.dense_ns(iteration.tokens) + kernels + self.overhead_ns
+        tokens, sizes = iteration.tokens, runtime.graph_sizes
+        if sizes and tokens <= sizes[-1]:
+            tokens = sizes[bisect_left(sizes, tokens)]
         kernels = round(kernels / runtime.speed.value)  # as the times of ops already are
         issued = 0
         if runtime.host.value:
             graph = self.graph(iteration.tokens)
             issued = self._call_ns(runtime.host.value) * len(graph.ops)
-        return max(self.dense_ns(iteration.tokens) + kernels, issued) + self.overhead_ns
+        return max(self.dense_ns(tokens) + kernels, issued) + self.beside_ns
 
     def in_draw(self, draw: int) -> ModelledIterations:
         """These iterations in a draw of what is uncertain in the times of kernels and of the host.
@@ -162,7 +177,17 @@ class ModelledIterations:
         found = copy(self)
         object.__setattr__(found, "_draw", draw)
         object.__setattr__(found, "_between", {})
+        if self._connector_ns:
+            object.__setattr__(found, "_connector_ns", self.figure_ns("connector", draw))
         return found
+
+    def figure_ns(self, name: str, draw: int) -> int:
+        """Nanoseconds that the runtime's figure of this name has in a draw; 0 without a runtime."""
+        if self.hardware.software is None:
+            return 0
+        figure: RuntimeFigure = getattr(self.hardware.software, name)
+        off = normal_draws(f"runtime {self.hardware.software.name}, {name}")[draw]
+        return round(figure.value * exp(figure.spread * float(off)))
 
     @property
     def layers(self) -> int:

@@ -8,7 +8,7 @@ from hosim.serving.requests import Request
 from hosim.serving.scheduler import Scheduler
 
 Router = Callable[[int, Request, Sequence[Scheduler]], int]
-"""The place of the engine for a request, given its number by arrival and the schedulers of all
+"""The place of the engine for a request, given how many arrived before it and the schedulers of all
 engines.
 """
 

@@ -60,6 +60,8 @@ def test_the_shipped_ones() -> None:
         ({"pins_once": True}, "pins_once"),
         ({"copy_time": {"value": "1 us"}}, "copy_time"),
         ({"copy_buffers": {"value": 0}}, "copy_buffers.value"),
+        ({"graph_sizes": [1, 0]}, "graph_sizes[1]"),
+        ({"graph_sizes": [2, 1]}, "graph_sizes"),
         ({"blocks": "prefetch"}, "blocks"),
         ({"runs": ["sleep"]}, "runs[0]"),
         ({"options": {"fused": [1]}}, "options.fused"),
@@ -205,6 +207,8 @@ def test_a_question_without_a_runtime_names_those_that_run_such_steps() -> None:
         {"ahead": RuntimeFigure(0.5)},
         {"blocks": "prefetch"},
         {"blocks": (1,)},
+        {"graph_sizes": (1, 1)},
+        {"graph_sizes": (True,)},
     ],
 )
 def test_what_is_no_runtime_is_refused_as_it_is_made(wrong) -> None:

@@ -42,6 +42,14 @@ def test_one_engine_after_the_other():
     ]
 
 
+def test_turns_take_the_next_engine_when_they_arrive():
+    """The first has its answer at 14, and its next turn arrives at 15 as the second request of all,
+    though it is the third of the file; what arrives at 100 is the third.
+    """
+    asked = [Request(0, 4, 1), Request(100, 4, 1), Request(1, 5, 1, follows=0)]
+    assert routed(asked, "round_robin").instances == (0, 0, 1)
+
+
 def test_the_fewest_requests():
     """The first has 3 tokens: at 20, when the second has gone (1 to 15), engine 1 is empty and gets
     the third.

@@ -24,7 +24,8 @@ H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
     [
         ("lur", "kv: unknown policy 'lur'; did you mean lru? (policies: lru, pinned, "),
         ("lru:tiers", "kv lru: expected parameter=value after the colon, got 'tiers'"),
-        ("lru:blocks=3", "kv lru: no parameter 'blocks' (parameters: tiers, loading)"),
+        ("lru:ttl=0", "kv: ttl: expected seconds above 0 and below a billion, got 0"),
+        ("lru:blocks=3", "kv lru: no parameter 'blocks' (parameters: tiers, loading, ttl)"),
         ("lru:tiers=ddr:tiers=ddr", "kv lru: tiers: is given twice; keep one"),
         ("pinned:blocks=x", "kv pinned: blocks: expected a whole number of at least 0, got 'x'"),
         ("lru:tiers=pool", "kv: tiers: h100-80gb-sxm has no tier 'pool' below (tiers: ddr, nvme)"),

@@ -386,10 +386,13 @@ def test_what_holds_for_any_requests(
     st.sampled_from([0, 3]),
     st.integers(1, 2),
     st.sampled_from([None, GB // 2, GB]),
+    st.sampled_from([GB // 2, GB, 100 * GB]),
 )
-def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engines, shared):
-    """Each is issued so many ns after the one before: up from ddr, or down from hbm."""
-    machine = toy_machine(up, down, latency, engines, shared)
+def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engines, shared, memory):
+    """Each is issued so many ns after the one before: up from ddr, or down from hbm. Both ways
+    share the bandwidth of ddr.
+    """
+    machine = toy_machine(up, down, latency, engines, shared, memory=memory)
     b = GraphBuilder("moves")
     for k, (comes_up, pause, size) in enumerate(moves):
         b.tensor(f"t{k}", size, "parameter", home="ddr" if comes_up else None)
@@ -401,7 +404,7 @@ def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engine
         for comes_up, _, _ in moves
     ]
     ops = [CacheOp(way[0], tensor[f"t{k}"], way[1], way[2], k) for k, way in enumerate(ways)]
-    recorded = replay(Plan(graph, cache_ops=tuple(ops)), machine, record=True)
+    recorded = replay(Plan(graph, cache_ops=tuple(ops)), machine, record=True, compete=True)
     expected = {transfer.cache_op: transfer.end_ns for transfer in recorded.timeline.transfers}
 
     clock = SteppedClock()
@@ -416,6 +419,29 @@ def test_copies_take_what_they_take_in_a_replay(moves, up, down, latency, engine
     clock.process(issue())
     clock.run()
     assert ends == expected
+
+
+@pytest.mark.parametrize(("lives", "hits"), [(None, 8), (58, 8), (57, 4), (25, 4)])
+def test_what_nobody_used_for_its_time_is_gone_from_below(lives, hits):
+    """By hand: A's blocks are computed at 18 and written through, 12 ns at once: they are below from
+    30 on. B takes all of the device, of which A's last block goes first. C comes at 88 and finds
+    A's first block in the device; the second is below if it lives for 58 ns.
+    """
+    found = served([A, B, replace(C, arrival_ns=88)], "write_through", lives=lives)
+    assert found.hit_tokens == hits
+    assert found.kv.tiers["ddr"].hit_tokens == hits - 4
+    assert served([A, B, C], "write_through", lives=10**12) == served([A, B, C], "write_through")
+
+
+def test_what_is_too_old_makes_room_by_itself():
+    """B evicts both of A's blocks to a tier of two; when a third request evicts B's they are too old,
+    and nothing is dropped.
+    """
+    later = [A, B, Request(500, 8, 1, (5, 6), 4)]
+    found = [
+        served(later, "lru", lives=lives, tiers=(("ddr", 2),), blocks=2).kv for lives in (100, None)
+    ]
+    assert [(kv.dropped_blocks, kv.tiers["ddr"].peak_blocks) for kv in found] == [(0, 2), (2, 2)]
 
 
 @pytest.mark.parametrize("policy", ["lookahead", "pinned:blocks=1", "expected_reuse"])

@@ -426,3 +426,33 @@ def test_an_overhead_ten_times_the_known_ones_is_a_warning() -> None:
     """31 ms an iteration stood for a slow link once."""
     assert overhead_warning(5_100_000) is None
     assert "31.0 ms" in str(overhead_warning(31_000_000))
+
+
+def test_sessions_of_burstgpt_are_conversations(tmp_path):
+    """By hand: the answer to the first turn of s ends at 12 s, the second comes at 20: after 8 s.
+    Its prompt of 100 tokens has the 64 that were said, four parts, in it; the third has only 20
+    tokens, and the row without an answer is no turn.
+    """
+    path = tmp_path / "burst.csv"
+    path.write_text(
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,"
+        "Log Type\n"
+        "10,s,2,GPT-4,48,16,64,Conversation log\n"
+        "11,t,1,GPT-4,32,8,40,Conversation log\n"
+        "12,,1,GPT-4,40,8,48,API log\n"
+        "15,s,1,GPT-4,99,0,99,Conversation log\n"
+        "20,s,30,GPT-4,100,12,112,Conversation log\n"
+        "40,s,1,GPT-4,20,4,24,Conversation log\n"
+    )
+    first, other, alone, second, third = read_requests(path)
+    assert [one.arrival_ns for one in (first, other, alone)] == [0, 10**9, 2 * 10**9]
+    assert [one.follows for one in (first, other, alone, second, third)] == [None] * 3 + [0, 3]
+    assert (second.arrival_ns, third.arrival_ns) == (8 * 10**9, 0)
+    assert second.prefix[:4] == first.prefix
+    assert len(second.prefix) == 7
+    assert not alone.prefix
+    assert not set(third.prefix) & {*first.prefix, *second.prefix, *other.prefix}
+    path.write_text(path.read_text().replace("s,30,", "s,long,"))
+    with pytest.raises(InputError) as caught:
+        read_requests(path)
+    assert caught.value.where == "line 6, Elapsed time"

@@ -15,7 +15,14 @@ from hosim.io import load_hardware
 from hosim.report.drawn import image
 from hosim.serving import EngineLimits, latency_limits, serve_requests
 from hosim.serving.blocks import kv_setup
-from hosim.serving.report import curves, queue_growth, serving_figure, serving_trace, serving_widget
+from hosim.serving.report import (
+    curves,
+    queue_growth,
+    serving_figure,
+    serving_frontier_answer,
+    serving_trace,
+    serving_widget,
+)
 from hosim.serving.requests import Request
 from hosim.shipped import find_hardware
 
@@ -228,3 +235,24 @@ def test_a_timeline_has_a_curve_for_each_tier():
     table = found.iterations()
     assert list(table["ddr_blocks"]) == [sample.below[0] for sample in found.samples]
     assert "below" not in table
+
+
+def test_a_frontier_says_which_size_pays() -> None:
+    """From 20 GB on more adds half a percent; where each size adds more, none is named."""
+
+    def told(*rates: float) -> str:
+        rows = [
+            {
+                "pareto": True,
+                "kv": f"lru:tiers=ddr={size}GB",
+                "cache_bytes": size * 10**9,
+                "rate": rate,
+            }
+            for size, rate in zip((10, 20, 40), rates, strict=True)
+        ]
+        return serving_frontier_answer("one", rows, ["kv"], "rate", "cache_bytes").verdict
+
+    assert "pays for 18.6 GiB of cache (kv = lru:tiers=ddr=20GB): what is more adds 0.5 %" in told(
+        100.0, 199.0, 200.0
+    )
+    assert "pays" not in told(100.0, 150.0, 200.0)

@@ -15,13 +15,29 @@ from toy_tiers import GB, toy_machine, toy_ns
 import hosim
 from hosim.hardware import Fabric
 from hosim.serving import ROUTERS, EngineLimits, serve_on_instances, serve_requests
-from hosim.serving.blocks import Awaited, KvSetup, kv_setup
+from hosim.serving.blocks import Awaited, BlockCopies, EngineChannels, KvSetup, kv_setup
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 
 ALIKE = Request(0, 8, 1, (1, 2), 4)
 OTHER = Request(1, 4, 1, (9,), 4)
 LONGER = Request(100, 9, 1, (1, 2, 3), 4)
+
+
+@pytest.mark.parametrize(("engines", "took"), [(1, 100), (2, 100), (4, 200)])
+def test_engines_share_the_bandwidth_of_a_tier_and_not_their_channels_alone(engines, took):
+    """By hand: each engine's channel carries 1 byte a nanosecond, storage behind all of them 2. One
+    and two engines read 100 bytes in 100 ns, four in 200; their writes share it, too.
+    """
+    clock = SteppedClock()
+    channels = EngineChannels(clock, toy_machine(memory=2 * GB), engines, engines)
+    ends = []
+    for engine in range(engines):
+        way = ("ddr", "hbm") if engine % 2 else ("hbm", "ddr")
+        copy = BlockCopies(channels, 100, engine).copy(*way, 1)
+        copy.then(lambda: ends.append(clock.now))
+    clock.run()
+    assert ends == [took] * engines
 
 
 class Shared:

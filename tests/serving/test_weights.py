@@ -432,6 +432,7 @@ def test_a_link_without_end_is_as_if_all_stayed_in_the_device(policy, engines):
             for c in H100.channels
         ),
         fabrics=tuple(replace(f, bandwidth_bytes_per_s=9 * 10**18) for f in H100.fabrics),
+        tiers=tuple(replace(t, bandwidth_bytes_per_s=9 * 10**18) for t in H100.tiers),
     )
     plain = hosim.serve(SMALL, fast, MIXED, blocks=500, **engines)
     moved = hosim.serve(

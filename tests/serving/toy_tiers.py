@@ -9,13 +9,13 @@ from hosim.serving.blocks import KvSetup
 GB = 10**9
 
 
-def toy_machine(up=GB, down=GB, latency=0, engines=1, shared=None, capacity=10**9):
+def toy_machine(up=GB, down=GB, latency=0, engines=1, shared=None, capacity=10**9, memory=10**11):
     """Tiers hbm, ddr and nvme; nvme is read through ddr. ``shared`` is the bandwidth of a fabric
-    over both channels of hbm.
+    over both channels of hbm, ``memory`` that of ddr itself.
     """
     tiers = (
         Tier("hbm", 10**9, 10**12, "device"),
-        Tier("ddr", capacity, 10**11),
+        Tier("ddr", capacity, memory),
         Tier("nvme", capacity, 10**10),
     )
     channels = (
@@ -44,10 +44,12 @@ def served(
     budget=8,
     most=4,
     ns=toy_ns,
+    lives=None,
 ):
     """Blocks of 4 tokens and ``bytes_`` bytes; ``kv`` None: no tiers below."""
+    machine = machine or toy_machine()
     setup = (
-        None if kv is None else KvSetup(kv, machine or toy_machine(), tuple(tiers), bytes_, swaps)
+        None if kv is None else KvSetup(kv, machine, tuple(tiers), bytes_, swaps, lives_ns=lives)
     )
     return serve_requests(
         requests, EngineLimits(budget, most, 4), blocks, ns, ahead=ahead, kv=setup

@@ -44,17 +44,21 @@ def runtimes(found: Sequence[Runtime]) -> Table:
 
 
 def runtime(
-    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float] | None = None
+    found: Runtime,
+    written: Mapping[str, Any],
+    left: Mapping[str, float] | None = None,
+    moved: Mapping[str, tuple[float, float]] | None = None,
 ) -> RenderableType:
     """A runtime: what it sets, and each of its figures with its spread and source; ``written`` is
-    it as in its file, and ``left`` the time that a fitted one gives each run over that which was
-    measured.
+    it as in its file, ``left`` the time that a fitted one gives each run over that which was
+    measured, and ``moved`` its figures before and after.
     """
     table = open_table("", "figure", "value", "spread", "rests on", left=1)
     for cells in figures_of(found, written):
         table.add_row(*cells)
     lines = [f"{found.name}: {found.software}", f"sets       {set_by(found) or NOTHING}"]
     lines += [f"{verb:<10} {what}" for verb, what in of_host(found)]
+    lines += [f"moved      {', '.join(of_moved(moved, written))}"] if moved else []
     sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
     sources += [f"Source: {found.source.strip()}"] if found.source else []
     runs = open_table("What is left", "run", "fitted over measured", left=1)
@@ -75,6 +79,16 @@ def figures_of(found: Runtime, written: Mapping[str, Any]) -> list[tuple[str, st
         )
         for name, figure in found.known.items()
     ]
+
+
+def of_moved(moved: Mapping[str, tuple[float, float]], written: Mapping[str, Any]) -> list[str]:
+    """By how much each figure of a fitted runtime moved; those that stay have another spread."""
+    found = []
+    for name, (before, after) in moved.items():
+        value = written[name]["value"] if name in written else after
+        by = human_percent(after / before - 1, signed=True) if before else "from nothing"
+        found.append(f"{name} {by} to {value}" if after != before else f"{name} stays at {value}")
+    return found
 
 
 def of_host(found: Runtime) -> list[tuple[str, str]]:

@@ -18,7 +18,14 @@ from hosim.notes import notes
 from hosim.plain_text import counted, one_line
 from hosim.report.answers import Answer
 from hosim.report.drawn import memory_curve
-from hosim.report.listed.listings import Listed, figures_of, of_host, peak_compute, set_by
+from hosim.report.listed.listings import (
+    Listed,
+    figures_of,
+    of_host,
+    of_moved,
+    peak_compute,
+    set_by,
+)
 from hosim.report.of_replays import composition
 from hosim.report.printing import NOTHING, percent
 from hosim.units import human_flops, human_percent, human_rate, human_size, human_time
@@ -195,22 +202,28 @@ def runtimes_in_short(found: Sequence[Runtime], next_commands: Commands = ()) ->
 
 
 def runtime_in_short(
-    found: Runtime, written: Mapping[str, Any], left: Mapping[str, float] | None = None
+    found: Runtime,
+    written: Mapping[str, Any],
+    left: Mapping[str, float] | None = None,
+    moved: Mapping[str, tuple[float, float]] | None = None,
 ) -> Answer:
-    """A runtime: what it sets, and its figures; ``written`` is it as in its file, and ``left`` the
-    time that a fitted one gives each run over that which was measured.
+    """A runtime: what it sets, and its figures; ``written`` is it as in its file, ``left`` the time
+    that a fitted one gives each run over that which was measured, and ``moved`` its figures before
+    and after.
     """
     said = [f"It sets {set_by(found) or 'nothing'}", *map(" ".join, of_host(found))]
-    verdict = f"{'; '.join(said)}."
     if left:
         worst = max(left, key=lambda name: abs(left[name] - 1))
-        verdict = (
-            f"Fitted to {counted(len(left), 'run')}; the worst is "
-            f"{human_percent(left[worst] - 1, signed=True)} off: {worst}. {verdict}"
-        )
+        said = [
+            f"Fitted to {counted(len(left), 'run')}",
+            f"the worst is {human_percent(left[worst] - 1, signed=True)} off: {worst}",
+        ]
+    verdict = "; ".join(said)
+    if moved:
+        verdict += f". Moved: {', '.join(of_moved(moved, written))}"
     return Answer(
         f"{found.name}: {found.software}",
-        verdict,
+        f"{verdict}.",
         columns=("figure", "value", "spread", "rests on"),
         rows=tuple(figures_of(found, written)),
         shown=_ROWS,

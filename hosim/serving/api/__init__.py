@@ -7,24 +7,20 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.serving.api.seed_percentiles import seed_percentiles
     from hosim.serving.api.serve_setup import ServeSetup, read_setup
-    from hosim.serving.api.serving_draws import in_draw
     from hosim.serving.api.serving_frontier import COSTS, RATES, serve_frontier
     from hosim.serving.api.serving_points import COLUMNS, FIGURES, check_options
-    from hosim.serving.api.serving_run import serve, served
-    from hosim.serving.api.serving_studies import serve_fit, serve_sweep
+    from hosim.serving.api.serving_run import in_draw, serve, served
+    from hosim.serving.api.serving_studies import seed_percentiles, serve_fit, serve_sweep
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "seed_percentiles": "seed_percentiles",
-            "serving_draws": "in_draw",
             "serving_frontier": "COSTS RATES serve_frontier",
             "serving_points": "COLUMNS FIGURES check_options",
             "serve_setup": "ServeSetup read_setup",
-            "serving_run": "serve served",
-            "serving_studies": "serve_fit serve_sweep",
+            "serving_run": "in_draw serve served",
+            "serving_studies": "seed_percentiles serve_fit serve_sweep",
         },
     )
 

@@ -48,7 +48,10 @@ def unlike_prefill(
         if parameters.get("expert", 1) != 1:
             parameters["expert"] = devices
     found = ModelledIterations(
-        parameters, decodes.hardware if hardware is None else machine(hardware), decodes.overhead_ns
+        parameters,
+        decodes.hardware if hardware is None else machine(hardware),
+        decodes.overhead_ns,
+        decodes.connected,
     )
     found.check_processor()
     return found
@@ -117,7 +120,7 @@ def read_setup(
             f"expected a share above 0 and at most 1, got {shown(asked.memory_share)}",
             source="memory_share",
         )
-    modelled = _modelled(model, machine(hardware), _nanoseconds(asked.overhead))
+    modelled = _modelled(model, machine(hardware), _nanoseconds(asked.overhead), _connected(asked))
     limits = engine_limits(
         modelled,
         asked.token_budget,
@@ -158,7 +161,7 @@ def read_setup(
     software = modelled.hardware.software
     time_of: IterationTime = modelled
     if asked.iterations is not None:
-        time_of = read_recorded_iterations(asked.iterations, modelled.layers, modelled.overhead_ns)
+        time_of = read_recorded_iterations(asked.iterations, modelled.layers, modelled.beside_ns)
     unlike = None
     if first is not None:
         first.check_lengths(limits.token_budget, max(one.prompt_tokens for one in listed))
@@ -207,7 +210,10 @@ def read_setup(
 
 
 def _modelled(
-    model: str | os.PathLike[str] | Mapping[str, Any], profile: Any, overhead_ns: int
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    profile: Any,
+    overhead_ns: int,
+    connected: bool,
 ) -> ModelledIterations:
     from hosim.io.importers import builder_parameters
     from hosim.io.runtimes import with_runtime
@@ -218,7 +224,19 @@ def _modelled(
     fixed = next((name for name in SAID_BY_REQUESTS if name in parameters), None)
     if fixed is not None:
         raise InputError("the requests say this: leave it out", source="model", where=fixed)
-    return ModelledIterations(parameters, profile, overhead_ns)
+    return ModelledIterations(parameters, profile, overhead_ns, connected)
+
+
+def _connected(asked: Given) -> bool:
+    """Whether a connector keeps a cache below the device, or sends it to other engines: sequences
+    that are swapped go by the engine's own copies.
+    """
+    from hosim.serving.kv_policies import kv_policy
+
+    if asked.kv is None:
+        return bool(asked.prefill_instances)
+    policy, parameters = kv_policy(asked.kv)
+    return policy.rules(parameters).keeps or bool(asked.prefill_instances)
 
 
 def _about(

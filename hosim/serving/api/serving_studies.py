@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, Vary, in_cell
+from hosim.base.nearest_rank import by_point, nearest_rank
 from hosim.errors import HosimError, InputError
 from hosim.io.options import OPTIONS, check_together, file_of, whole
 from hosim.limits import within
@@ -405,3 +406,27 @@ def _probe(task: ServingTask, value: Value, limits: Mapping[str, int]) -> Servin
 
 def _limits(limits_ns: Mapping[str, int]) -> str:
     return " and ".join(f"{name} within {human_time(limit)}" for name, limit in limits_ns.items())
+
+
+_SHARES = (5, 50, 95)
+"""Percentiles, by the nearest rank: of fewer than 20 runs the least, the median and the most."""
+
+
+def seed_percentiles(
+    rows: Sequence[Row], varied: Sequence[str], figures: Sequence[str]
+) -> list[dict[str, Any]]:
+    """A row for each point and figure: the varied columns, ``figure``, ``runs``, ``failed``, and
+    ``p5``, ``p50`` and ``p95`` of the others.
+
+    Figures that no run of a point has are left out.
+    """
+    found = []
+    for point, group in by_point(rows, varied).items():
+        served = [row for row in group if row["feasible"]]
+        for figure in figures:
+            values = [row[figure] for row in served if row[figure] is not None]
+            if values:
+                told = {f"p{share}": nearest_rank(values, share) for share in _SHARES}
+                counts = {"figure": figure, "runs": len(group), "failed": len(group) - len(served)}
+                found.append({**dict(zip(varied, point, strict=True)), **counts, **told})
+    return found

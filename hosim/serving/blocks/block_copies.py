@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import count
 
+from hosim.analysis.costmodel import with_memories
 from hosim.analysis.costmodel.transfers import ceiling
 from hosim.hardware import Channel, Fabric, Hardware
 from hosim.serving.links import (
@@ -85,7 +86,8 @@ class EngineChannels:
 
     All devices of an engine copy the same at the same time, and share what they share evenly. Each
     host has ``per_host`` engines (``None``: one host has all), which share the links of the host;
-    all share those of all hosts. Transfers start in order of issue. With ``peers`` there is a way
+    all share those of all hosts, and the bandwidth of tiers (docs/contract.md, rule 13). Transfers
+    start in order of issue. With ``peers`` there is a way
     from each that sends to each that receives: it takes its part of a sender's way out and of a
     receiver's way in, or of the channels to and from the tier, beside their own copies.
     """
@@ -102,7 +104,7 @@ class EngineChannels:
             rates = {_OUT: peers.sends or peers.bandwidth, _IN: peers.bandwidth}
             links = (Fabric(name, rate, (), "device") for name, rate in rates.items())
             machine = replace(machine, fabrics=(*machine.fabrics, *links))
-        self.machine = machine
+        self.machine = machine = with_memories(machine)
         self.clock = clock
         self.places = replace(machine, devices=engines, devices_per_host=per_host)
         """Each engine as one device, by which shared tiers and links are found."""

@@ -4,7 +4,8 @@ how much room is left.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 
 from hosim.serving.blocks.block_copies import Awaited
 from hosim.serving.eviction_order import EvictionOrder, Rank
@@ -14,11 +15,20 @@ class BlockTier:
     """Room for ``capacity`` blocks. Contents go by name; ``reserved`` blocks belong to sequences
     that were swapped out.
 
-    What is being written, or read, cannot be given up.
+    What is being written, or read, cannot be given up. With ``lives_ns`` contents that nobody
+    wrote, read or ranked for that long are gone, by ``now_ns``.
     """
 
-    def __init__(self, name: str, capacity: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        capacity: int,
+        lives_ns: int | None = None,
+        now_ns: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.name = name
+        self._lives_ns, self._now_ns = lives_ns, now_ns
+        self._used: OrderedDict[Hashable, int] = OrderedDict()
         self.capacity = capacity
         self.reserved = 0
         self.peak = 0
@@ -28,11 +38,27 @@ class BlockTier:
         self._order: EvictionOrder[Hashable] = EvictionOrder()
 
     def __contains__(self, key: Hashable) -> bool:
+        self._age()
         return key in self._writes
+
+    def _age(self) -> None:
+        """Give up what nobody has used for too long."""
+        if self._lives_ns is None:
+            return
+        ends = self._now_ns() - self._lives_ns
+        while self._used:
+            key, used = next(iter(self._used.items()))
+            if used >= ends:
+                return
+            del self._used[key]
+            if key in self._order:  # the others are used now, and come back when they are not
+                self._order.discard(key)
+                del self._writes[key], self._ranks[key]
 
     @property
     def held(self) -> int:
         """Blocks that are taken."""
+        self._age()
         return len(self._writes) + self.reserved
 
     def give_up(self, count: int) -> list[Hashable]:
@@ -43,6 +69,7 @@ class BlockTier:
         while self.held + count > self.capacity and len(self._order):
             key = self._order.pop()
             del self._writes[key], self._ranks[key]
+            self._used.pop(key, None)
             gone.append(key)
         return gone
 
@@ -71,7 +98,7 @@ class BlockTier:
         """Contents have another rank from now on."""
         self._ranks[key] = rank
         if key in self._order:
-            self._order.add(key, rank)
+            self._settle(key)
 
     def read(self, key: Hashable) -> None:
         """Contents are read: they stay until :meth:`has_read`."""
@@ -88,3 +115,6 @@ class BlockTier:
     def _settle(self, key: Hashable) -> None:
         if self._writes[key].over and key not in self._readers:
             self._order.add(key, self._ranks[key])
+            if self._lives_ns is not None:
+                self._used[key] = self._now_ns()
+                self._used.move_to_end(key)

@@ -28,6 +28,7 @@ class KvSetup:
     has room for on one of these devices. ``swaps`` says that preempted sequences are swapped out.
     Each host has ``per_host`` engines; ``None``: one host has all. Blocks come up in ``layers``
     parts. With ``reads`` attention reads few blocks of sequences, in ``attention_layers`` layers.
+    Contents of tiers are gone when nobody used them for ``lives_ns``; ``None``: they stay.
     """
 
     policy: str
@@ -39,6 +40,7 @@ class KvSetup:
     layers: int = 1
     reads: SparseReads | None = None
     attention_layers: int = 1
+    lives_ns: int | None = None
 
     def __call__(
         self,
@@ -61,7 +63,8 @@ class KvSetup:
             tiers = []
             for name, capacity in self.tiers:
                 place = name, channels.places.instance(self.machine.tier_scope(name), engine)
-                tiers.append(stores.setdefault(place, BlockTier(name, capacity)))
+                tier = BlockTier(name, capacity, self.lives_ns, lambda: clock.now)
+                tiers.append(stores.setdefault(place, tier))
             copies = BlockCopies(channels, self.block_bytes, engine)
             pools.append(TieredPool(blocks, tiers, copies, policy.rules(parameters), ticks))
             pools[-1].layers, pools[-1].reads, pools[-1].attention_layers = (
@@ -122,7 +125,21 @@ def kv_setup(
         swaps,
         engines_per_host(hardware, devices),
         layers if loading == "layers" else 1,
+        lives_ns=_lives_ns(parameters["ttl"]),
     )
+
+
+def _lives_ns(seconds: float | None) -> int | None:
+    """Nanoseconds after which what nobody used is gone."""
+    if seconds is None:
+        return None
+    if not 0 < seconds < 1e9:
+        raise InputError(
+            f"expected seconds above 0 and below a billion, got {seconds:g}",
+            source="kv",
+            where="ttl",
+        )
+    return round(seconds * 1e9)
 
 
 def engines_per_host(hardware: Hardware, devices: int) -> int | None:

@@ -38,13 +38,16 @@ _LOADING = Parameter(
     "str",
     "what waits for blocks to come up: requests, or layers of the iteration that reads them",
 )
+_TTL = Parameter(
+    None, "float", "seconds after which what nobody used is gone from tiers below; none: it stays"
+)
 _REQUESTS = Parameter(8, "int", "how many requests at the head of the queue blocks come up for")
 
 
 @dataclass(frozen=True)
 class KvPolicy:
     """A policy for the cache: its name, a line, what makes its rules, and its parameters beside
-    ``tiers`` and ``loading``.
+    ``tiers``, ``loading`` and ``ttl``.
     """
 
     name: str
@@ -57,7 +60,7 @@ class KvPolicy:
     @property
     def settings(self) -> Mapping[str, Parameter]:
         """Its parameters by name."""
-        return {"tiers": _TIERS, "loading": _LOADING, **self.own}
+        return {"tiers": _TIERS, "loading": _LOADING, "ttl": _TTL, **self.own}
 
     @property
     def parameters(self) -> Mapping[str, Any]:
@@ -88,7 +91,7 @@ KV_POLICIES = (
             )
         },
         models="retention by priority, as TensorRT-LLM has it",
-        leaves_out="priorities that requests ask for; times after which they end",
+        leaves_out="priorities that requests ask for",
     ),
     KvPolicy(
         "write_through",
@@ -170,7 +173,7 @@ def kv_policy(text: str) -> tuple[KvPolicy, dict[str, Any]]:
     ``name:parameter=value:parameter=value``. Raises :class:`InputError`.
 
     >>> kv_policy("prefetch_queued:requests=4")[1]
-    {'tiers': None, 'loading': 'requests', 'requests': 4}
+    {'tiers': None, 'loading': 'requests', 'ttl': None, 'requests': 4}
     """
     name, *settings = text.strip().split(":")
     names = [policy.name for policy in KV_POLICIES]

@@ -11,8 +11,12 @@ from hosim.plain_text import counted
 from hosim.report.answers import Answer, text_curve
 from hosim.report.printing import cell
 from hosim.serving.report.serving_studies_table import figure
+from hosim.units import human_percent
 
 Row = Mapping[str, Any]
+
+_ENOUGH = 0.99
+"""The share of the most from which on more does not pay."""
 
 _TOKENS, _LATE, _EACH, _KEPT = (
     "output_tokens_per_s",
@@ -129,6 +133,13 @@ def serving_frontier_answer(
         for row in (best[0], best[-1])
     )
     said = f"At most {most}" + (f"; {least}." if len(best) > 1 else "; no other point has less.")
+    enough = next(row for row in best if row[of] >= _ENOUGH * best[-1][of])
+    if enough is not best[-1]:
+        at = _at(varied, [enough[column] for column in varied])
+        said += (
+            f" This traffic pays for {cell(against, enough[against])} {cost}".rstrip()
+            + f" ({at}): what is more adds {human_percent(best[-1][of] / enough[of] - 1)}."
+        )
     points = [
         (
             f"{cell(against, row[against])} {cost}".rstrip(),

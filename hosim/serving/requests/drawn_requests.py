@@ -1,5 +1,5 @@
-"""Requests that are drawn: when they arrive (Poisson, gamma, bursts), how long they are, and the
-seed that gives them again.
+"""Requests that are drawn: when they arrive (Poisson, gamma, bursts), how long they are, whether they
+are turns of conversations, and the seed that gives them again.
 """
 
 from __future__ import annotations
@@ -8,14 +8,13 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, repeat, takewhile
+from itertools import accumulate, islice, repeat, takewhile
 from random import Random
 from typing import Any
 
 from hosim.base.files import unknown_name
 from hosim.errors import InputError, UnitError
 from hosim.limits import Budget, limit, within
-from hosim.serving.requests.conversations import Conversation
 from hosim.serving.requests.request import Request
 from hosim.serving.requests.request_files import read_requests
 from hosim.units import parse_time
@@ -305,3 +304,61 @@ def _nanoseconds(name: str, text: str, key: str = "duration") -> int:
         return parse_time(text)
     except UnitError as error:
         raise InputError(str(error), source=f"requests {name}", where=key) from None
+
+
+# -- conversations ---------------------------------------------------------------------------------
+
+_PART = 16
+"""Tokens that an id of a prefix stands for."""
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What conversations are drawn from: the ``system`` tokens that all begin with, the number of
+    ``turns``, the mean time in nanoseconds that a user ``think_ns`` after an answer, the share of
+    answers that call a tool instead (``tools``), and what a ``tool_ns`` call takes on average.
+
+    Times are exponential.
+    """
+
+    system: range
+    turns: range
+    think_ns: int
+    tools: float
+    tool_ns: int
+
+    def requests(
+        self,
+        begins_ns: int,
+        draw: Random,
+        lengths: Callable[[Random], tuple[int, int]],
+        ids: int,
+        numbers: tuple[int, int],
+        budget: Budget,
+    ) -> list[Request]:
+        """The turns of one that begins at a time; its own ids of prefixes are from ``ids`` on,
+        ``numbers`` are those of its first turn and of its second, and turns and ids are drawn from
+        the ``budget``.
+        """
+        first, second = numbers
+        count = _one_of(self.turns, draw)
+        budget.draw(count, source="requests conversations", where="turns")
+        told = [lengths(draw) for _ in range(count)]
+        alike = _one_of(self.system, draw) // _PART
+        said = list(accumulate((sum(turn) for turn in told), initial=alike * _PART))
+        found = []
+        for turn, (asked, answer) in enumerate(told):
+            prompt = said[turn] + asked
+            parts = -(-(prompt + answer) // _PART)
+            budget.draw(parts, source="requests conversations", where="prefixes")
+            prefix = (*range(alike), *range(ids + alike, ids + parts))
+            mean = self.tool_ns if draw.random() < self.tools else self.think_ns
+            wait = round(draw.expovariate(1) * mean)
+            before = None if not turn else first if turn == 1 else second + turn - 2
+            arrival = wait if turn else begins_ns
+            found.append(Request(arrival, prompt, answer, prefix, _PART, follows=before))
+        return found
+
+
+def _one_of(numbers: range, draw: Random) -> int:
+    return numbers[int(draw.random() * len(numbers))]

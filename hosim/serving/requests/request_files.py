@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import count, islice
 from typing import Any
 
 from hosim.base.files import check_widths, csv_rows, decode, read_bytes
@@ -17,6 +18,9 @@ from hosim.limits import Budget, within
 from hosim.serving.requests.request import Request
 
 _MOST = 1 << 40
+_SESSION, _ELAPSED = "Session ID", "Elapsed time"
+"""Columns of BurstGPT's second release: what a conversation is named by, and the seconds from a
+request to the end of its answer."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +82,7 @@ def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
     ``hash_ids`` of 512 tokens), or those of Qwen's traces on Bailian (the same keys and
     ``chat_id``: seconds, and blocks of 16 tokens), or ``arrival_ms``, ``input_tokens`` and
     ``output_tokens``. CSV has the columns of Azure's (``TIMESTAMP``, ``ContextTokens``,
-    ``GeneratedTokens``) or BurstGPT's traces. Each request may have a ``priority``. A line may be
+    ``GeneratedTokens``) or BurstGPT's traces, whose sessions are conversations. Each request may have a ``priority``. A line may be
     the next turn of a conversation: ``follows`` is the number of the line of the turn before it,
     from 0, and its arrival is counted from that one's last token. Requests that got no answer are
     left out. Raises :class:`InputError` with the line.
@@ -163,10 +167,51 @@ def _columns(text: str, source: str) -> list[Request]:
     check_widths(rows, source)
     within("records", len(rows) - 1, source=source)
     read = _date_s if layout.unit_ns == 0 else float
-    return [
-        _request(dict(zip(header, row, strict=True)), layout, source, number, read)
-        for number, row in enumerate(rows[1:], 2)
-    ]
+    named = [dict(zip(header, row, strict=True)) for row in rows[1:]]
+    found = [_request(row, layout, source, number, read) for number, row in enumerate(named, 2)]
+    return _in_sessions(named, found, source) if _SESSION in header else found
+
+
+def _in_sessions(
+    rows: Sequence[Mapping[str, str]], found: Sequence[Request], source: str
+) -> list[Request]:
+    """The requests of BurstGPT's sessions as turns: each follows the one before with an answer after
+    the time that passed from that answer on. A prompt that is as long as all that was said begins
+    with it.
+    """
+    turns: list[Request] = []
+    last: dict[str, tuple[int, float]] = {}
+    ids = count(1)
+    for place, (row, request) in enumerate(zip(rows, found, strict=True)):
+        session = row[_SESSION].strip()
+        if not session or not request.output_tokens:
+            turns.append(request)
+            continue
+        try:
+            took = float(row[_ELAPSED])
+        except (KeyError, ValueError):
+            took = -1.0
+        if not 0 <= took < _MOST:
+            raise InputError(
+                f"expected seconds, got {row.get(_ELAPSED, '')[:40]!r}",
+                source=source,
+                where=f"line {place + 2}, {_ELAPSED}",
+            )
+        said = request.prompt_tokens + request.output_tokens
+        before, ended_ns = last.get(session, (None, 0.0))
+        heard: tuple[int, ...] = ()
+        if before is not None:
+            earlier = found[before].prompt_tokens + found[before].output_tokens
+            if request.prompt_tokens >= earlier:
+                heard = turns[before].prefix[: earlier // 16]
+        prefix = (*heard, *islice(ids, -(-said // 16) - len(heard)))
+        last[session] = place, request.arrival_ns + took * 1e9
+        if before is None:
+            turns.append(replace(request, prefix=prefix))
+            continue
+        thought = max(0, round(request.arrival_ns - ended_ns))
+        turns.append(replace(request, prefix=prefix, follows=before, arrival_ns=thought))
+    return turns
 
 
 def _request(

@@ -5,7 +5,7 @@ they took over that of the tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt
 from statistics import median
 from typing import Any
@@ -15,6 +15,9 @@ from hosim.plain_text import counted
 
 TIMES_KNOWN = 10
 """An overhead so many times as large as that of any known runtime is no runtime's."""
+
+UNEXPLAINED, LARGE = 0.9, 0.1
+"""A fit that leaves more than this share of what runs are off by, and that much, explains nothing."""
 
 LEAST_SPREAD = 0.02
 
@@ -27,7 +30,8 @@ class RunBeside:
     the CPU after it, which reaches ``share`` of its memory's bandwidth; ``true_s`` those that were
     measured (0: none were). ``peak_gib`` is that of the tensors, ``true_gib`` what was measured of
     ``reserved`` and ``allocated``. ``iteration`` is what a server's largest iteration takes over
-    the modelled one, by the room for its cache.
+    the modelled one, by the room for its cache, and ``request_s`` are the seconds that a request
+    takes beside iterations.
     """
 
     name: str
@@ -38,17 +42,20 @@ class RunBeside:
     true_s: float
     true_gib: Mapping[str, float]
     iteration: float | None = None
+    request_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FittedRuntime:
     """A runtime that was fitted, and what is to be said of it. ``left`` is, for each run, what the
-    fitted time is over the measured one; runs without a time are not in it.
+    fitted time is over the measured one; runs without a time are not in it. ``moved`` are, for each
+    figure that was fitted, its value before and after.
     """
 
     runtime: Runtime
     left: Mapping[str, float]
     warnings: tuple[str, ...]
+    moved: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 def fitted_speed(
@@ -97,10 +104,40 @@ def _speed_of(timed: Sequence[RunBeside], base: Runtime, known: Sequence[Runtime
             f"more than {1 + most:.2f}: that is a fault or a setting of the run, such as a slow "
             "link or copies that block, and no runtime; speed stays that of the base"
         ]
-    figure = _figure(speed, [_over(run, speed, share) for run in timed])
+    before, after = (
+        [_over(run, *figures) for run in timed]
+        for figures in ((base.speed.value, base.cpu_optimizer.value), (speed, share))
+    )
+    if len(timed) > 1 and _off(after) > max(UNEXPLAINED * _off(before), LARGE):
+        return {}, [
+            f"one speed explains nothing of these {len(timed)} runs, which are "
+            f"{_off(before):.0%} off with the base's and {_off(after):.0%} with the best: they "
+            "differ by something else, such as the machine, the model or what ran beside; speed "
+            "stays that of the base"
+        ]
+    figure = _figure(speed, after)
     if not any([run.after_s for run in timed]):
         return {"speed": figure}, []
     return {"speed": figure, "cpu_optimizer": replace(figure, value=_rounded(share))}, []
+
+
+def _off(logs: Sequence[float]) -> float:
+    """The root of the mean square of logarithms."""
+    return sqrt(sum([each**2 for each in logs]) / len(logs))
+
+
+def _request_of(runs: Sequence[RunBeside], known: Sequence[Runtime]) -> _Found:
+    waits = [run.request_s * 1e9 for run in runs if run.request_s is not None]
+    if not waits:
+        return {}, []
+    value, most = median(waits), max([each.request.value for each in known], default=0.0)
+    if value > TIMES_KNOWN * most:
+        return {}, [
+            f"a request takes {value / 1e6:,.0f} ms beside iterations and its queue, and no known "
+            f"runtime takes more than {most / 1e6:.0f}: something stands before the engine; request "
+            "stays that of the base"
+        ]
+    return {"request": _figure(value, [log(each / value) for each in waits])}, []
 
 
 def _memory_of(key: str, runs: Sequence[RunBeside], known: Sequence[Runtime]) -> _Found:
@@ -153,6 +190,7 @@ def fit_runtime(
         _speed_of(timed, base, known),
         *(_memory_of(key, runs, known) for key in ("reserved", "allocated")),
         _iteration_of(runs, known),
+        _request_of(runs, known),
     ):
         changed |= found
         warnings += said
@@ -164,7 +202,12 @@ def fit_runtime(
     runtime = replace(base, name=name, source="fitted by hosim runtime fit", **changed)
     speed, share = runtime.speed.value, runtime.cpu_optimizer.value
     left = {run.name: exp(_over(run, speed, share)) for run in timed}
-    return FittedRuntime(runtime, left, tuple(warnings))
+    moved = {
+        key: (getattr(base, key).value, figure.value)
+        for key, figure in changed.items()
+        if figure != getattr(base, key)
+    }
+    return FittedRuntime(runtime, left, tuple(warnings), moved)
 
 
 def _over(run: RunBeside, speed: float, share: float) -> float:

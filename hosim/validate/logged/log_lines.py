@@ -2,7 +2,8 @@
 
 A file has runs, each of a line ``run WORKLOAD -H HARDWARE [-p POLICY]`` and lines of its log as
 they are; of a server the workload is its model, and ``--token-budget``, ``--max-sequences`` and
-``--memory-share`` may follow. What no pattern knows is passed over. The figure of a run is the
+``--memory-share`` may follow, and the lines may be a page of its metrics. What no pattern knows is
+passed over. The figure of a run is the
 median over its lines, without the first of three and more, in which a program warms up.
 """
 
@@ -18,6 +19,7 @@ from statistics import median
 from hosim.base.files import decode, read_bytes
 from hosim.errors import InputError
 from hosim.plain_text import shown
+from hosim.validate.logged.server_lines import ServerFigures, server_figures
 
 STEP, RATE, RESERVED, ALLOCATED, BLOCKS = FIGURES = (
     "step",
@@ -66,7 +68,8 @@ class LoggedRun:
     """A run: what was run, and the median of each figure that its log has, of :data:`FIGURES`.
 
     ``line`` is where it begins in its file. ``limits`` are those of a server, if its line says
-    them: ``token_budget``, ``max_sequences`` and ``memory_share``.
+    them: ``token_budget``, ``max_sequences`` and ``memory_share``; ``server`` is what its lines say
+    of iterations and requests.
     """
 
     workload: str
@@ -75,6 +78,7 @@ class LoggedRun:
     figures: dict[str, float]
     line: int
     limits: dict[str, float] = field(default_factory=dict)
+    server: ServerFigures = field(default_factory=ServerFigures)
 
 
 def read_logged_runs(path: str | os.PathLike[str]) -> list[LoggedRun]:
@@ -148,14 +152,17 @@ def _run(head: str, log: list[str], source: str, line: int) -> LoggedRun:
     if not workload or not given.get("hardware"):
         raise InputError("expected 'run WORKLOAD -H HARDWARE'", source=source, where=where)
     figures = figures_in(log)
-    if not figures:
+    server = server_figures(log, figures.get(BLOCKS, 0.0) * 16)
+    if BLOCKS not in figures and not server.steps and (server.lacks or not figures):
         raise InputError(
-            "no line of this run has a figure that hosim knows: a step time with ms or s, tokens/s "
-            "or tps, memory reserved or allocated with its unit, GPU blocks",
+            server.lacks
+            or "no line of this run has a figure that hosim knows: a step time with ms or s, "
+            "tokens/s or tps, memory reserved or allocated with its unit, GPU blocks, or what "
+            "a server of vLLM or SGLang logs",
             source=source,
             where=where,
         )
-    return LoggedRun(workload, given["hardware"], given["policy"], figures, line, limits)
+    return LoggedRun(workload, given["hardware"], given["policy"], figures, line, limits, server)
 
 
 def _limit(option: str, text: str, source: str, where: str) -> float:

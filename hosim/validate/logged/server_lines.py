@@ -1,0 +1,152 @@
+"""What lines of a server say of its iterations: vLLM's of its statistics, SGLang's of the batches
+that it decodes, and a page of vLLM's metrics (OpenMetrics).
+
+A line of vLLM counts where no prompt was computed and as many requests ran as at the line before,
+one of SGLang where no prompt was since the one before. A page has sums over the life of a server,
+so of it there are means.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from statistics import fmean
+
+_NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
+_VLLM = re.compile(
+    rf"prompt throughput: {_NUMBER} tokens/s.*generation throughput: {_NUMBER} tokens/s.*"
+    rf"Running: {_NUMBER} reqs.*KV cache usage: {_NUMBER}\s*%"
+)
+_SGLANG = re.compile(
+    rf"Decode batch.*#running-req: {_NUMBER},.*#(?:full )?token: {_NUMBER},.*"
+    rf"gen throughput \(token/s\): {_NUMBER}"
+)
+_SAMPLE = re.compile(r"(vllm:\w+)(?:\{[^}]*\})?\s+(\d[\d.]*(?:e[+-]?\d+)?)(?:\s|$)", re.IGNORECASE)
+_STEADY = 0.1
+"""Requests that run change by so much at most between two lines that tell of the same batch."""
+_MOST = 1e15
+
+
+@dataclass(frozen=True)
+class ServedStep:
+    """Iterations of so many ``sequences`` that decode, each with ``tokens`` in the cache, which
+    took ``seconds`` in the mean. ``prompts`` is the share of them that compute a prompt, of
+    ``prompt`` tokens, beside.
+    """
+
+    sequences: float
+    tokens: float
+    seconds: float
+    prompts: float = 0.0
+    prompt: float = 0.0
+
+
+@dataclass(frozen=True)
+class ServerFigures:
+    """Of a server: its iterations, and the seconds that a request takes beside them (``None``: it
+    does not say). ``lacks`` is what the lines lack to be of use.
+    """
+
+    steps: tuple[ServedStep, ...] = ()
+    request_s: float | None = None
+    lacks: str = ""
+
+
+def server_figures(lines: Sequence[str], cache_tokens: float) -> ServerFigures:
+    """What the lines of a server say; its cache has room for ``cache_tokens`` (0: not known).
+
+    >>> line = "Decode batch, #running-req: 8, #token: 4000, gen throughput (token/s): 1000.0,"
+    >>> server_figures([line], 0).steps
+    (ServedStep(sequences=8.0, tokens=500.0, seconds=0.008, prompts=0.0, prompt=0.0),)
+    """
+    page = _page(lines)
+    if page:
+        return _of_page(page)
+    found = [*_of_sglang(lines), *_of_vllm(lines, cache_tokens)]
+    if found or not any(map(_VLLM.search, lines)):
+        return ServerFigures(tuple(_together(found)))
+    return ServerFigures(
+        lacks="no two lines of vLLM's in a row have as many requests running and no prompt"
+        if cache_tokens
+        else "lines of vLLM's have shares of its cache: its size is needed beside them, in a line "
+        "such as 'GPU KV cache size: 432,944 tokens'"
+    )
+
+
+def _numbers(match: re.Match[str]) -> list[float]:
+    return [min(_MOST, float(text.replace(",", ""))) for text in match.groups()]
+
+
+def _of_vllm(lines: Iterable[str], cache_tokens: float) -> Iterable[ServedStep]:
+    ran = 0.0
+    for match in filter(None, map(_VLLM.search, lines)):
+        prompts, rate, running, share = _numbers(match)
+        steady = abs(running - ran) <= _STEADY * running
+        if steady and running and rate and not prompts and cache_tokens:
+            yield ServedStep(running, share / 100 * cache_tokens / running, running / rate)
+        ran = running
+
+
+def _of_sglang(lines: Iterable[str]) -> Iterable[ServedStep]:
+    computed = False
+    for line in lines:
+        computed = computed or "Prefill batch" in line
+        match = _SGLANG.search(line)
+        if match:
+            running, tokens, rate = _numbers(match)
+            if running and rate and not computed:
+                yield ServedStep(running, tokens / running, running / rate)
+            computed = False
+
+
+def _together(steps: Iterable[ServedStep]) -> Iterable[ServedStep]:
+    """The means of steps of nearly as many sequences: from a power of two to the next."""
+    alike: dict[int, list[ServedStep]] = {}
+    for step in steps:
+        alike.setdefault(int(step.sequences).bit_length(), []).append(step)
+    for _, group in sorted(alike.items()):
+        yield ServedStep(
+            *[
+                fmean([getattr(one, name) for one in group])
+                for name in ("sequences", "tokens", "seconds")
+            ]
+        )
+
+
+def _page(lines: Iterable[str]) -> Mapping[str, float]:
+    """The samples of a page by name, added up over their labels."""
+    found: dict[str, float] = {}
+    for match in filter(None, map(_SAMPLE.match, lines)):
+        value = float(match[2]) if match[2].count(".") < 2 else 0.0
+        if isfinite(value):
+            found[match[1]] = found.get(match[1], 0.0) + min(_MOST, value)
+    return found
+
+
+def _of_page(page: Mapping[str, float]) -> ServerFigures:
+    def mean(*names: str) -> float:
+        """The mean of the first histogram that has something in it."""
+        for name in names:
+            count = page.get(f"vllm:{name}_count", 0.0)
+            if count:
+                return page.get(f"vllm:{name}_sum", 0.0) / count
+        return 0.0
+
+    each_s = mean("inter_token_latency_seconds", "time_per_output_token_seconds")
+    iterations = page.get("vllm:iteration_tokens_total_count", 0.0)
+    prompt, answer = mean("request_prompt_tokens"), mean("request_generation_tokens")
+    decoded = page.get("vllm:generation_tokens_total", 0.0)
+    if not (each_s and iterations and prompt and decoded):
+        return ServerFigures(
+            lacks="a page of vLLM's metrics needs inter_token_latency_seconds, "
+            "iteration_tokens_total, generation_tokens_total and request_prompt_tokens, with "
+            "something in them"
+        )
+    sequences = max(1.0, decoded / iterations)
+    computed = mean("iteration_tokens_total") - decoded / iterations
+    step = ServedStep(sequences, prompt + answer / 2, each_s, max(0.0, computed) / prompt, prompt)
+    first, computing = mean("time_to_first_token_seconds"), mean("request_prefill_time_seconds")
+    beside = first - computing - mean("request_queue_time_seconds")
+    return ServerFigures((step,), beside if first and computing and beside > 0 else None)
