@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from instances import instances
+from instances import instance, instances
 from quick_cases import one_in
 from toys import layers, two_tiers
 from typer.testing import CliRunner
@@ -24,7 +24,7 @@ from hosim.hardware import Hardware
 from hosim.io import load_hardware, make, save_hardware, save_workload
 from hosim.io.models import build
 from hosim.planner.rewrites import reorder
-from hosim.policies import policy_named
+from hosim.policies import own, policy_named
 from hosim.policies.own import RIVALS
 from hosim.shipped import find_hardware
 from hosim.study.asked import RECOMPUTE, REORDER, parse_choice, without
@@ -267,6 +267,19 @@ def test_updates_that_follow_their_gradients_are_tried_where_they_hold_no_less(s
     assert plan.edits is not None
     assert plan.edits.order
     assert replay(plan, hardware, budget).makespan_ns < 0.96 * before_ns
+
+
+def test_what_runs_again_on_a_small_graph_is_planned_whatever_is_expected_of_it():
+    """Of 21 ops: what is expected is 1 % more than for the graph as it is, which takes 381 ns; the
+    plan takes 4 % less.
+    """
+    drawn = instance(22, 7)
+    given = drawn.graph, drawn.hardware, drawn.budget_bytes
+    again, plain = [
+        replay(own.plan(*given, effort=1.0, seed=1, recompute=recompute, reorder=False), *given[1:])
+        for recompute in (True, False)
+    ]
+    assert again.makespan_ns < 0.97 * plain.makespan_ns
 
 
 @pytest.mark.long

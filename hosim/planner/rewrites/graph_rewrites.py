@@ -65,7 +65,9 @@ where little is above the budget.
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Shares of what could be recomputed instead of moved."""
 SMALL = 200
-"""Ops up to which sets of drops are improved one by one."""
+"""Ops up to which sets of drops are improved one by one, and every variant that may win is swept:
+that takes less work than to find out which is worth it.
+"""
 _LOOKS = 400
 """How often sets of drops are looked at where they are improved one by one, on small graphs."""
 _GROUP_LOOKS, _GROUP_OPS, _FEWEST_LOOKS = 20, 40_000, 8
@@ -359,8 +361,8 @@ def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Ca
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
 _WORTH = 0.995
-"""A variant is worth a plan if it is expected to take less than this part of what the graph as it
-is takes.
+"""A variant of a graph that is not small is worth a plan if it is expected to take less than this
+part of what the graph as it is takes.
 """
 _OF_AN_ORDER, _OF_A_VARIANT, _OF_A_BOUND = 110, 12, 90
 """The work of finding an order of the ops, of weighing a variant, and of its bound, for each op."""
@@ -377,6 +379,7 @@ class _Rewrites:
     def __init__(self, search: Search, planned: PlannedGraph, recompute: bool) -> None:
         self._search, self._recompute = search, recompute
         self._graph = planned.problem.graph
+        self._small = len(self._graph.ops) <= SMALL
         self._orders: dict[tuple[str, ...], Variants] = {}
         plain = Variants(planned.problem, Edits(self._graph), (), search.budget_bytes)(frozenset())
         self._known: dict[object, Variant] = {_key(plain.edits): plain}
@@ -467,9 +470,8 @@ class _Rewrites:
                 and self._may_win(variant)
             ):
                 found[variant.edits.order] = variant
-        least_ns = (
-            float("inf") if self._search.nothing_fits else _WORTH * self._estimate_ns(self._plain)
-        )
+        any_may_win = self._small or self._search.nothing_fits
+        least_ns = float("inf") if any_may_win else _WORTH * self._estimate_ns(self._plain)
         best: Variant | None = None
         for variant in sorted(found.values(), key=self._at_least_ns):
             if self._at_least_ns(variant) >= least_ns:
@@ -524,7 +526,7 @@ class _Rewrites:
         plan is from its own.
 
         None where no more is known than what such plans gained, since there are ``more`` variants
-        to weigh.
+        to weigh, or the graph is small.
         """
         best, plain_ns = self._search.best, self._estimate_ns(self._plain)
         if best is None or self._search.nothing_fits:
@@ -536,7 +538,8 @@ class _Rewrites:
         promised_ns = (
             least_ns * best_ns / max(1.0, plain_ns if here is None else self._estimate_ns(here))
         )
-        return None if more and promised_ns >= _WORTH * best_ns else promised_ns
+        unknown = (more or self._small) and promised_ns >= _WORTH * best_ns
+        return None if unknown else promised_ns
 
     def _note_near(self) -> None:
         """Weigh variants that run again what the best plan moves, or move what it runs again."""
