@@ -41,13 +41,20 @@ def initial_set(graph: Graph) -> frozenset[int]:
 
 
 def tensor_gaps(graph: Graph, t: int) -> list[Gap]:
-    """The gaps of one tensor in order, if it starts in the device tier where it is there at time 0;
-    O(uses).
+    """The gaps of one tensor in order, if it starts in the device tier where it is there at time 0.
 
     Each has at least one op inside, except that a persistent tensor has a gap before its first use
     even if op 0 uses it: it may start below, so that op 0 waits for it and the end of the step has
-    the room.
+    the room. Those of all tensors are found at once, in O(uses), and kept with the graph.
     """
+    return graph.derived(_all_gaps)[t]
+
+
+def _all_gaps(graph: Graph) -> list[list[Gap]]:
+    return [_gaps(graph, t) for t in range(len(graph.tensors))]
+
+
+def _gaps(graph: Graph, t: int) -> list[Gap]:
     ops, users, count = graph.ops, graph.users[t], len(graph.ops)
     initial, persistent = t in graph.derived(initial_set), bool(graph.tensors[t].persistent)
     if not users:

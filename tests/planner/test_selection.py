@@ -71,6 +71,23 @@ def test_within_the_budget_nothing_moves() -> None:
     assert chosen(hill(4), 40) == {}
 
 
+def test_gaps_in_which_no_op_exceeds_the_budget_are_not_judged() -> None:
+    """x (10 B) and y (30 B) are idle for an op each, and only during the second one more than 35 B
+    are held.
+    """
+    b = GraphBuilder("two")
+    for name, size in (("x", 10), ("y", 30)):
+        b.tensor(name, size)
+        b.op(f"makes {name}", "op", outputs=[name], duration_ns=20)
+        b.op(f"during {name}", "op", workspace_bytes=10, duration_ns=20)
+        b.op(f"reads {name}", "op", inputs=[name], duration_ns=20)
+    problem = analyse(b.build(), machine())
+    assert len(problem.gaps) == 2
+    assert select(problem, 40, Weights()).judged == 0
+    found = select(problem, 35, Weights())
+    assert (found.judged, [problem.graph.tensors[t].name for t in found.choices]) == (2, ["y"])
+
+
 def test_a_hill_is_covered_by_the_gap_that_reaches_over_it() -> None:
     # held: 10 20 30 40 40 30 20 10; over 30 B at f3 and b3 (60 to 100 ns). Open at f3: a0 (f1 to
     # b0) and a1 (f2 to b1). Both are away for all 40 ns over budget; the first one listed goes. b0

@@ -24,7 +24,9 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
@@ -147,25 +149,15 @@ class GapSweep:
 
     def run(self) -> Selection:
         """Sweep over all ops."""
-        problem, graph = self.problem, self.problem.graph
+        problem = self.problem
         returning: dict[int, list[Gap]] = defaultdict(list)
         self._fetch_what_starts_below(returning)
-        opening: dict[int, list[Gap]] = defaultdict(list)
-        for gap in problem.gaps:
-            opening[gap.after + 1].append(gap)
-            if (
-                gap.after == AT_START
-                and graph.tensors[gap.tensor].persistent
-                and graph.users[gap.tensor]
-            ):
-                # what starts below is below again after its last use
-                opening[graph.users[gap.tensor][-1] + 1].append(gap)
+        opening = self._opening()
         for i in range(self.count + 1):
             for gap in opening.get(i, ()):
-                if self.sizes[gap.tensor]:
-                    scored = self.judge(gap, i)
-                    if scored is not None:
-                        self._push(gap, scored.score, False)
+                scored = self.judge(gap, i)
+                if scored is not None:
+                    self._push(gap, scored.score, False)
             for gap in returning.get(i, ()):
                 if gap.before - 1 > i:
                     self._push(gap, self._late_score(gap), True)
@@ -194,6 +186,28 @@ class GapSweep:
             self.weights,
             self.judged,
         )
+
+    def _opening(self) -> Mapping[int, list[Gap]]:
+        """The gaps by the ops from which on they are open, less those in which no op can exceed the
+        budget: moves only free room, but for prefetches of what starts below.
+        """
+        problem, graph, count = self.problem, self.problem.graph, self.count
+        held = zip(problem.held_bytes, accumulate(self.level), strict=False)
+        over = [0, *accumulate([there + early > self.budget for there, early in held])]
+        opening: dict[int, list[Gap]] = defaultdict(list)
+        for gap in problem.gaps:
+            t, first = gap.tensor, gap.after + 1
+            if not self.sizes[t]:
+                continue
+            until = count + 1 if gap.before == count and not gap.returns else gap.before
+            if over[until] > over[first]:
+                opening[first].append(gap)
+            if gap.after == AT_START and graph.tensors[t].persistent and graph.users[t]:
+                # what starts below is below again after its last use
+                again = graph.users[t][-1] + 1
+                if over[-1] > over[again]:
+                    opening[again].append(gap)
+        return opening
 
     def judge(self, gap: Gap, i: int) -> GapScore | None:
         """Return the score of taking a gap at op i; None if no tier can have the tensor."""
