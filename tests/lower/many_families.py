@@ -250,8 +250,9 @@ KNOWN = {
     ("granite", True): ("EAGER",), ("nemotron", True): ("EAGER",),
     ("patchtst", False): ("PEAK",), ("siglip", False): ("PEAK", "same"),
 }  # fmt: skip
-"""What is still wrong with one: eager's peak is 2 to 3 % too high, as fakes make a mask that the
-real run does without; or inference holds more than predicted.
+"""What is not as it should be. Eager's peak is 2 to 3 % too high, as fakes make a mask that the
+real run does without. Under a dispatch mode, as the tracker is one, ``linear`` of a tensor that is
+not contiguous adds its bias out of place (patchtst). Siglip at 50 % holds 1 % more than predicted.
 """
 
 

@@ -17,7 +17,7 @@ from hosim.errors import InputError
 from hosim.on_torch.lower import offload
 
 if TYPE_CHECKING:
-    from hosim.on_torch.lower.offloaded_step import OffloadedStep
+    from hosim.on_torch.lower import OffloadedStep
 
 try:
     from transformers import TrainerCallback

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from hosim.on_torch.lower.guard import Guard, require_free
     from hosim.on_torch.lower.insert import Barrier, barriers, insert
     from hosim.on_torch.lower.nodes import is_cache_node, number_of
-    from hosim.on_torch.lower.offloaded_step import training
+    from hosim.on_torch.lower.offloaded_step import OffloadedStep, training
     from hosim.on_torch.lower.offloading import (
         Replayed,
         machine_of,
@@ -36,7 +36,7 @@ else:
             "guard": "Guard require_free",
             "insert": "Barrier barriers insert",
             "nodes": "is_cache_node number_of",
-            "offloaded_step": "training",
+            "offloaded_step": "OffloadedStep training",
             "offloading": "Replayed machine_of offload planned rule_of within_reserved",
             "order": "order_of",
             "replicas": "Replicas STREAM",
@@ -50,8 +50,8 @@ else:
     )
 
 __all__ = [
-    "STREAM", "Barrier", "Executor", "Guard", "Replayed", "Replicas", "Shards", "StepValues",
-    "TorchProgram", "TrueLayouts", "barriers", "capture", "capture_training", "exported_with",
-    "inference", "insert", "is_cache_node", "machine_of", "number_of", "offload", "order_of",
-    "planned", "read", "require_free", "rule_of", "training", "within_reserved",
+    "STREAM", "Barrier", "Executor", "Guard", "OffloadedStep", "Replayed", "Replicas", "Shards",
+    "StepValues", "TorchProgram", "TrueLayouts", "barriers", "capture", "capture_training",
+    "exported_with", "inference", "insert", "is_cache_node", "machine_of", "number_of", "offload",
+    "order_of", "planned", "read", "require_free", "rule_of", "training", "within_reserved",
 ]  # fmt: skip
