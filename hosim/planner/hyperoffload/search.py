@@ -506,13 +506,11 @@ class Search:
 
         ``arms`` are for the graph as it is and what may become of it; those ``of_each`` for it and
         for every variant that has the best plan, and so are those for ``later``, which come after
-        local search where as much is expected of them. What is ``needed`` may
-        bring the first plan; the steps left of it come in the end, unless something else has ended
-        the search or the bound leaves nothing to gain.
+        local search where as much is expected of them. In the end come the steps left of what is
+        ``needed``, unless something else has ended it or the bound leaves too little to gain.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
-        first: list[_Arm] = [_Bringing(self, arm, self.plain) for arm in of_each]
-        first[1:1] = last  # the first plan is a cheap one
+        first: list[_Arm] = [*[_Bringing(self, arm, self.plain) for arm in of_each], *last]
         others: list[_Arm] = [_Bringing(self, arm, self.plain, bound=False) for arm in arms]
         behind: list[_Arm] = [_Bringing(self, arm, self.plain) for arm in later]
         asked, limit = [self.plain], int(max(ends.effort, _LEAST) * self.whole)
@@ -522,8 +520,8 @@ class Search:
                 asked.append(planned)
                 first += [_Bringing(self, arm, planned) for arm in of_each]
                 behind += [_Bringing(self, arm, planned) for arm in later]
-            if others and (self.plain.swept or not self.nothing_fits):
-                first, others = [*others, *sorted(first, key=lambda arm: arm in last)], []
+            if self.best is not None:  # a plan comes first
+                first, others = [*others, *first], []
             arms_left, left = [*first, *self.pool, *behind], limit - self.work.done
             if not any([self._pays(arm, left) for arm in arms_left]):
                 break

@@ -304,16 +304,16 @@ def faulting_ns(graph: Graph, hardware: Hardware, initial: Starts, inspect_ns: i
 _BY_NAME = {policy.name: policy for policy in RULES_OF_THUMB}
 
 RIVALS = (
-    "longest_gap",
-    "memory_peak",
+    "resident",
     "static_split",
+    "memory_peak",
+    "g10",
+    "longest_gap",
     "layerwise",
     "belady",
     "distance",
-    "g10",
-    "resident",
 )
-"""Policies whose plans are tried, those first that bring a plan in little time."""
+"""Policies whose plans are tried."""
 
 AT_RUNTIME = ("keep_first", "unified_memory", "on_demand", "lookahead")
 """Policies that decide while they run without knowing what comes: tried where they may take less
