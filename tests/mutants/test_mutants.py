@@ -12,6 +12,7 @@ import pytest
 from operators import differs, mutants_of
 from reached import Reached, carried, record
 from reaching import Reaching
+from waits_and_bounds import ERRORS, LOWER
 
 MODULE = '''
 """Not this 1."""
@@ -151,3 +152,11 @@ def test_a_run_of_the_tests_that_coverage_did_not_see_is_no_map(
     monkeypatch.setattr(subprocess, "run", tests_run)
     with pytest.raises(SystemExit, match=r"coverage\.py saw no line of hosim"):
         record(tmp_path / "tree", ["test_a.py"], tmp_path, 1)
+
+
+def test_the_errors_of_waits_and_bounds_change_what_is_there(root: Path) -> None:
+    assert len(set(ERRORS)) == len(ERRORS) == 26
+    for error in ERRORS:
+        text = (root / LOWER / error.path).read_text()
+        assert error.apply(text) != text
+        assert ast.parse(error.apply(text))

@@ -30,7 +30,7 @@ EXTRAS = {
     "widgets": (("ipywidgets",), "hosim.what_if in notebooks"),
 }
 """The packages of each extra, and what needs them."""
-TRIED = {"torch": ("2.13.0", "2.14.1"), "transformers": ("5.0.0", "5.24.0")}
+TRIED = {"torch": ("2.13.0", "2.14.1"), "transformers": ("5.15.0", "5.24.0")}
 """The lowest and the newest version of packages with which `make versions` runs the tests that need
 them.
 """
