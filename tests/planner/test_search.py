@@ -121,23 +121,39 @@ def test_it_ends_where_no_op_waits() -> None:
     assert run.tried == []
 
 
-def test_it_ends_where_the_lower_bound_is_reached() -> None:
+def one_wait(scale: int = 1) -> tuple[Graph, Hardware]:
     """f waits 30 ns for p (30 B) and takes 10 ns: no plan takes less than 40 ns, and the first one
-    does not take more.
+    does not take more. All of that ``scale`` times.
     """
     b = GraphBuilder("one")
-    b.tensor("p", 30, "parameter", "ddr")
-    b.op("f", "op", inputs=["p"], outputs=[b.tensor("r", 1, "output")], duration_ns=10)
+    b.tensor("p", 30 * scale, "parameter", "ddr")
+    r = b.tensor("r", 1, "output")
+    b.op("f", "op", inputs=["p"], outputs=[r], duration_ns=10 * scale)
     for k in range(100):
         b.op(f"aside{k}", "op", duration_ns=0, stream="aux")
-    tiers = (Tier("hbm", 1000, 10**12, "device"), Tier("ddr", 1000, 10**11))
-    hw = Hardware(
-        "toy",
-        tiers,
-        (Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)),
-        Compute({}),
-    )
-    run = watched(b.build(), hw, 31, effort=50.0)
+    tiers = (Tier("hbm", 10**6, 10**12, "device"), Tier("ddr", 10**6, 10**11))
+    channels = Channel("h2d", "ddr", "hbm", 10**9), Channel("d2h", "hbm", "ddr", 10**9)
+    return b.build(), Hardware("toy", tiers, channels, Compute({}))
+
+
+@pytest.mark.parametrize(("least_ns", "asked"), [(39_985, 0), (39_970, 1)])
+def test_others_are_asked_where_the_bound_leaves_more_than_one_part_in_2000(
+    monkeypatch: pytest.MonkeyPatch, least_ns: int, asked: int
+) -> None:
+    steps = []
+
+    def needed(search: Search, planned: PlannedGraph) -> Iterator[float]:
+        steps.append(search.best is None)
+        yield float("inf")
+
+    monkeypatch.setattr(PlannedGraph, "least_ns", least_ns)
+    graph, hw = one_wait(1000)
+    assert search(graph, hw, 30_001, needed=[needed]).cost.makespan_ns == 40_000
+    assert steps == [False] * asked
+
+
+def test_it_ends_where_the_lower_bound_is_reached() -> None:
+    run = watched(*one_wait(), 31, effort=50.0)
     assert run.best is not None
     assert run.best.outcome.cost.makespan_ns == run.plain.least_ns == 40
     assert not run.done

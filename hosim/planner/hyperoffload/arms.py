@@ -4,11 +4,12 @@ placement rules, the least traffic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, product
 
 from hosim.planner.hyperoffload.choice_passes import (
+    Spread,
     advance,
     evenly,
     hardly_late,
@@ -137,22 +138,22 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
     planned.spread = True
     problem, budget = planned.problem, search.budget_bytes
     usual = usual_bytes(problem)
-    for tiers, written in product(sorted({1, len(problem.below)}), (False, True)):
-        for spare in _SPARE:
-            _spread(search, planned, evenly(problem, budget, spare * usual, written, tiers))
+    some = sorted({1, len(problem.below)})
+    ways: list[tuple[Spread, bool, int, Sequence[int]]]
+    ways = [(evenly, written, tiers, _SPARE) for tiers, written in product(some, (False, True))]
+    ways += [
+        (spread, False, tiers, _SPARE[:2])
+        for tiers, spread in product(some, (in_time, hardly_late))
+    ]
+    for spread, written, tiers, spares in ways:
+        for spare in spares:
+            choices = spread(problem, budget, spare * usual, written, tiers)
+            if choices is None:
+                break  # with more room to spare there is none, either
+            search.work.done += _OF_AN_OP * len(problem.graph.ops) + _OF_A_RETURN * len(choices)
+            found = advance(problem, choices, budget)
+            search.offer(Found(planned.evaluate(found), planned, SPREAD))
             yield
-    for tiers, spread in product(sorted({1, len(problem.below)}), (in_time, hardly_late)):
-        for spare in _SPARE[:2]:
-            _spread(search, planned, spread(problem, budget, spare * usual, False, tiers))
-            yield
-
-
-def _spread(search: Search, planned: PlannedGraph, choices: Choices | None) -> None:
-    if choices is not None:
-        search.work.done += _OF_AN_OP * len(planned.problem.graph.ops)
-        search.work.done += _OF_A_RETURN * len(choices)
-        found = advance(planned.problem, choices, search.budget_bytes)
-        search.offer(Found(planned.evaluate(found), planned, SPREAD))
 
 
 def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:

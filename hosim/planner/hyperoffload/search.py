@@ -19,6 +19,7 @@ from functools import cached_property
 from math import isqrt
 from random import Random
 
+from hosim.analysis.costmodel.spreads import has_draws
 from hosim.analysis.lower_bounds import LowerBounds, bound_of_result_ns
 from hosim.base.search_control import SearchProgress, present_planning
 from hosim.edits import Edits
@@ -345,6 +346,7 @@ class Search:
         the start.
         """
         self.planning = present_planning()
+        self._drawn = has_draws(graph, hardware)
         self._bounded: tuple[Found, float] | None = None
         self.pool: list[_Pooled] = []
         self.tried: list[str] = []
@@ -423,7 +425,7 @@ class Search:
 
     def _steadier(self, found: Found, chosen: Found) -> bool:
         """Return whether a plan is to be returned instead of another: as it is faster or, where it
-        is hardly that, as its copies have more slack.
+        is hardly that and no times are drawn, as its copies have more slack.
 
         So more work never makes what is returned slower. What is there for other reasons than speed
         decides by speed alone: a rival's plan, of which ours is to be no slower, and one without
@@ -435,6 +437,7 @@ class Search:
             new.cost.infeasible
             or old.cost.infeasible
             or gain > _SHARE
+            or self._drawn
             or found.rival
             or not new.waits
         ):
@@ -504,7 +507,7 @@ class Search:
         ``arms`` are for the graph as it is and what may become of it; those ``of_each`` for it and
         for every variant that has the best plan, and so are those for ``later``, which come after
         local search where as much is expected of them. In the end come the steps left of what is
-        ``needed``, unless something else has ended it.
+        ``needed``, unless something else has ended it or the bound leaves too little to gain.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
         first: list[_Arm] = [*[_Bringing(self, arm, self.plain) for arm in of_each], *last]
@@ -572,11 +575,10 @@ class Search:
         return self._bounded[1]
 
     def _may_gain(self, arm: _Arm) -> bool:
-        return (
-            self.chosen is None
-            or self.nothing_fits
-            or arm.least_ns < self.chosen.outcome.cost.makespan_ns
-        )
+        """Return whether the bound leaves an arm more to gain than what ends the search."""
+        if self.chosen is None or self.nothing_fits:
+            return True
+        return arm.least_ns < self.chosen.outcome.cost.makespan_ns * (1 - _SHARE)
 
     def _pays(self, arm: _Arm, left: int) -> bool:
         """Return whether enough is to be expected of the rest of the work."""
