@@ -10,12 +10,12 @@ from toys import hill, machine, training
 from hosim.edits import Edits
 from hosim.graph import Graph, GraphBuilder
 from hosim.planner.hyperoffload.tensor_choices import analyse
-from hosim.planner.rewrites import Variants
+from hosim.planner.rewrites import Variants, candidates
 
 
 def variants(graph: Graph, budget: int, **more: object) -> Variants:
     problem = analyse(graph, machine(**more))
-    return Variants(problem, Edits(graph), budget)
+    return Variants(problem, Edits(graph), candidates(problem), budget)
 
 
 def around() -> Graph:

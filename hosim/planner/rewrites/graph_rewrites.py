@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import islice, product
+from itertools import product
 from math import sqrt
 
 import numpy as np
@@ -119,24 +119,25 @@ class Variant:
 
 class Variants:
     """The variants of a graph whose ops are in one order; ``edits`` say in which, and each set of
-    drops is weighed once. Without ``recompute`` nothing runs again.
+    drops is weighed once.
     """
 
-    def __init__(self, problem: Problem, edits: Edits, budget: int, recompute: bool = True) -> None:
+    def __init__(
+        self, problem: Problem, edits: Edits, recomputable: Sequence[Candidate], budget: int
+    ) -> None:
         self.problem = problem
         self.edits = edits
+        self.recomputable = recomputable
         self.budget = budget
-        self._recompute = recompute
         self._durations = np.array(problem.durations, np.int64)
         self._known: dict[frozenset[Drop], Variant] = {}
         self._below, self._clean = _may_start_below(problem)
         self._down_ns = self._byte_ns([tier.down for tier in problem.below])
         self._up_ns = self._byte_ns([tier.up for tier in problem.below])
 
-    @cached_property
-    def recomputable(self) -> Sequence[Candidate]:
-        """All that may run again."""
-        return candidates(self.problem) if self._recompute else ()
+    def recomputing(self) -> Variants:
+        """The same with all that may run again."""
+        return Variants(self.problem, self.edits, candidates(self.problem), self.budget)
 
     def __call__(self, drops: frozenset[Drop]) -> Variant:
         """The variant with these drops."""
@@ -380,9 +381,9 @@ class _Rewrites:
         self._graph = planned.problem.graph
         self._small = len(self._graph.ops) <= SMALL
         self._orders: dict[tuple[str, ...], Variants] = {}
-        plain = Variants(planned.problem, Edits(self._graph), search.budget_bytes)(frozenset())
+        plain = Variants(planned.problem, Edits(self._graph), (), search.budget_bytes)(frozenset())
         self._known: dict[object, Variant] = {_key(plain.edits): plain}
-        self._weight = dict[tuple[str, ...], float]()
+        self._least_ns = dict[object, int]()
         self._tried = {_key(plain.edits)}
         self._swept: dict[object, int] = {}
         """What the plans of sweeps take."""
@@ -417,36 +418,38 @@ class _Rewrites:
                     swept(self._search, planned, stretched(planned))
                 if planned.evaluate.least_ns is not None:
                     self._swept[_key(best.edits)] = planned.evaluate.least_ns
-                yield 0.0  # what comes next shows in its next step
             else:
                 more = next(weighing, False)
 
     def _weighed(self, reorder: bool) -> Iterator[bool]:
-        """Weigh variants: the likely sets of what runs again in one order of the ops after the
-        other, the most promising one first, and then other sets.
+        """Weigh variants: the orders of the ops alone, the likely sets of what runs again in each,
+        and then others.
         """
-        listed, orders = _orders(self._search, self._graph, reorder), list[Variants]()
-        left = [self._in_order(ordered) for ordered in islice(listed, 2)]
-        while left:  # the last order takes longest to find
-            least_ns = min([self._estimate_ns(order(frozenset())) for order in left])
-            left.sort(key=lambda order: _WORTH * self._estimate_ns(order(frozenset())) > least_ns)
-            orders.append(left.pop(0))
-            self._noted(orders[-1], lambda order: order.proposed(LIKELY))
-            if not left or len(orders) > 1 or self._most_promising()[1] is None:
-                left += [self._in_order(ordered) for ordered in listed]
+        orders: list[Variants] = []
+        for ordered in _orders(self._search, self._graph, reorder):
+            edits = (
+                Edits(self._graph)
+                if ordered is self._graph
+                else Edits(self._graph, tuple([op.name for op in ordered.ops]))
+            )
+            orders.append(
+                Variants(
+                    analyse(ordered, self._search.hardware), edits, (), self._search.budget_bytes
+                )
+            )
+            self._orders[edits.order] = orders[-1]
+            self._noted(orders[-1], lambda order: order.proposed(()))
+        if not self._recompute:
             yield True
-        for order in orders if self._recompute else ():
+            return
+        least_ns = min([self._estimate_ns(order(frozenset())) for order in orders])
+        orders.sort(key=lambda order: _WORTH * self._estimate_ns(order(frozenset())) > least_ns)
+        again = [order.recomputing() for order in orders]
+        for order in again:
+            self._orders[order.edits.order] = order
+            yield self._noted(order, lambda order: order.proposed(LIKELY))
+        for order in again:
             yield self._noted(order, lambda order: [*order.proposed(OTHERS), order.improved()])
-
-    def _in_order(self, ordered: Graph) -> Variants:
-        """The variants whose ops are in an order; the one without drops is noted."""
-        search, plain = self._search, ordered is self._graph
-        edits = Edits(self._graph, () if plain else tuple([op.name for op in ordered.ops]))
-        problem = search.plain.problem if plain else analyse(ordered, search.hardware)
-        order = Variants(problem, edits, search.budget_bytes, self._recompute)
-        self._orders[edits.order] = order
-        self._noted(order, lambda order: order.proposed(()))
-        return order
 
     def _noted(self, order: Variants, weigh: Callable[[Variants], Iterable[Variant]]) -> bool:
         known = len(order.known)
@@ -455,19 +458,28 @@ class _Rewrites:
         return True
 
     def _most_promising(self) -> tuple[float, Variant | None]:
-        """The variant not tried yet of which the least is expected, if it is worth a plan; and its
-        estimate.
+        """The variant not tried yet of which the least is expected, of those best in their orders
+        and worth a plan; and its estimate.
         """
+        found: dict[tuple[str, ...], Variant] = {}
+        for key, variant in self._known.items():
+            known = found.get(variant.edits.order)
+            if (
+                key not in self._tried
+                and (known is None or variant.expected_ns < known.expected_ns)
+                and self._may_win(variant)
+            ):
+                found[variant.edits.order] = variant
         any_may_win = self._small or self._search.nothing_fits
         least_ns = float("inf") if any_may_win else _WORTH * self._estimate_ns(self._plain)
-        untried = [variant for key, variant in self._known.items() if key not in self._tried]
-        for variant in sorted(untried, key=self._estimate_ns):
+        best: Variant | None = None
+        for variant in sorted(found.values(), key=self._at_least_ns):
+            if self._at_least_ns(variant) >= least_ns:
+                break  # bounds take time
             estimate_ns = self._estimate_ns(variant)
-            if estimate_ns >= least_ns:
-                break
-            if self._may_win(variant):
-                return estimate_ns, variant
-        return least_ns, None
+            if estimate_ns < least_ns:
+                least_ns, best = estimate_ns, variant
+        return least_ns, best
 
     def _may_win(self, variant: Variant) -> bool:
         """Return whether the sweeps so far leave it open: with no less above the budget a variant
@@ -485,18 +497,24 @@ class _Rewrites:
             ]
         )
 
+    def _at_least_ns(self, variant: Variant) -> float:
+        """Return the lower bound on the estimate of a variant."""
+        return sqrt(
+            variant.expected_ns
+            * (sum(self._search.plain.problem.durations) + variant.again_ns)
+            / len(self._graph.streams)
+        )
+
     def _estimate_ns(self, variant: Variant) -> float:
         """Between what a plan is expected to take and what none beats: the one knows little of
-        order, the other little of room. The order counts alike whatever runs again in it.
+        order, the other little of room.
         """
-        order = variant.edits.order
-        if order not in self._weight:
-            self._search.work.done += _OF_A_BOUND * len(variant.ordered.ops)
-            bounds = variant.ordered.derived_on(self._search.hardware, LowerBounds)
-            least_ns = bounds.quick_ns(self._search.budget_bytes)
-            alone = self._orders[order](frozenset()) if order in self._orders else self._plain
-            self._weight[order] = sqrt(least_ns / max(1.0, alone.expected_ns))
-        return variant.expected_ns * self._weight[order]
+        key = _key(variant.edits)
+        if key not in self._least_ns:
+            self._search.work.done += _OF_A_BOUND * len(variant.graph.ops)
+            bounds = variant.graph.derived_on(self._search.hardware, LowerBounds)
+            self._least_ns[key] = bounds.quick_ns(self._search.budget_bytes)
+        return sqrt(variant.expected_ns * self._least_ns[key])
 
     def _planned_graph(self, variant: Variant) -> PlannedGraph:
         """Return the graph to plan for."""
@@ -542,22 +560,22 @@ class _Rewrites:
 
 
 def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:
-    """The graph with each op that frees memory as soon as it can be, as it is, and in the order
-    that holds least.
+    """The graph with each op that frees memory as soon as it can be, in the order that holds least,
+    and as it is.
     """
-    if not reorder:
+    found: list[Graph] = []
+    if reorder:
+        search.work.done += _OF_AN_ORDER * len(graph.ops)
+        found.append(eager(graph))
+        yield found[0]
+        other = better_order(
+            graph, search.plain.problem.durations, search.budget_bytes, search.hardware.device_tier
+        )
+        if other.ops != found[0].ops:
+            found.append(other)
+            yield other
+    if all(graph.ops != other.ops for other in found):
         yield graph
-        return
-    search.work.done += _OF_AN_ORDER * len(graph.ops)
-    soon = eager(graph)
-    yield soon
-    if graph.ops != soon.ops:
-        yield graph
-    other = better_order(
-        graph, search.plain.problem.durations, search.budget_bytes, search.hardware.device_tier
-    )
-    if other.ops not in (soon.ops, graph.ops):
-        yield other
 
 
 def _key(edits: Edits) -> tuple[object, ...]:
