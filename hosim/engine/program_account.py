@@ -21,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate
+from typing import TypedDict
 
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine.allocators import CachingAllocator
@@ -106,6 +107,14 @@ class MemoryCount:
     allocator: str = LEDGER
     account: str = IN_TIME
     reserve_bytes: int | None = None
+
+
+class CountFields(TypedDict, total=False):
+    """The fields of a :class:`MemoryCount`, as keywords."""
+
+    allocator: str
+    account: str
+    reserve_bytes: int | None
 
 
 def check_program_account(plan: Plan, count: MemoryCount) -> None:

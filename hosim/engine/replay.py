@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from hosim.analysis import bubbles, exchanges
 from hosim.base.collector import no_collection
@@ -17,7 +17,12 @@ from hosim.engine import result_figures
 from hosim.engine.decisions import Remembering
 from hosim.engine.drawn_replays import later_draws, stage_draws
 from hosim.engine.flow_table import UncoveredError
-from hosim.engine.program_account import MemoryCount, check_program_account, in_program_order
+from hosim.engine.program_account import (
+    CountFields,
+    MemoryCount,
+    check_program_account,
+    in_program_order,
+)
 from hosim.engine.program_base import one_for_all
 from hosim.engine.replay_by_loop import check_loop, looped, looped_times
 from hosim.errors import InputError, PlanError
@@ -43,7 +48,7 @@ def replay(
     fold: bool = True,
     compete: bool | None = None,
     engine: str | None = None,
-    **counted: Any,
+    **counted: Unpack[CountFields],
 ) -> Result:
     """Replay a plan on a machine by the rules of docs/contract.md; two runs give equal results.
 
