@@ -373,10 +373,19 @@ def test_places_in_the_code_are_there(page: Path) -> None:
     ):
         assert (ROOT / name).exists(), f"{page.name}: {name}"
     for path, names in re.findall(r"`(hosim/[\w/]+\.py)`((?:,| and| `[\w.]+`)+)", text):
-        for name in re.findall(r"`(?:\w+\.)?(?!py`)(\w+)`", names):
-            assert re.search(rf"(?:def|class) {name}\b", (ROOT / path).read_text()), (
-                f"{page.name}: {name} in {path}"
-            )
+        for name in re.findall(r"`((?:\w+\.)?(?!py`)\w+)`", names):
+            for part in name.split("."):
+                assert re.search(rf"(?:def|class) {part}\b", (ROOT / path).read_text()), (
+                    f"{page.name}: {name} in {path}"
+                )
+
+
+def test_files_of_the_table_of_our_own_code_are_there() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text().partition("## What is written by hand")[2]
+    named = re.findall(r"`([\w/]+\.(?:py|js|pxd))`", table.partition("\n## ")[0])
+    assert len(named) > 10
+    for name in named:
+        assert (ROOT / name).exists() or [*(ROOT / "hosim").rglob(name)], name
 
 
 OF_TODAY = [page for page in PAGES if page.name != "CHANGELOG.md"]

@@ -120,11 +120,14 @@ def loss_of(
     loss: Callable[[Any, Mapping[str, Any]], Any] | None,
 ) -> torch.Tensor:
     """What a step differentiates: ``loss(model, given)``, or without it what the model returns, or
-    that one's ``loss``. Raises :class:`InputError` for what is no loss.
+    the ``loss`` of that, as a key or as an attribute. Raises :class:`InputError` for what is no
+    loss.
     """
     if loss is None:
         value = _called("the model", given, lambda: model(**given))
-        value, called = getattr(value, "loss", value), "the model's output"
+        by_key = isinstance(value, Mapping) and "loss" in value
+        value = value["loss"] if by_key else getattr(value, "loss", value)
+        called = "the model's output"
     elif not callable(loss):
         raise InputError(f"expected a function loss(model, inputs), got {shown(loss, 60)}")
     else:
