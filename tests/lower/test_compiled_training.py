@@ -394,7 +394,7 @@ def test_a_gpu_is_refused():
     refused(
         Blocks(1),
         "compiled models run on the CPU's machine alone, not on cuda",
-        SimpleNamespace(torch_device=torch.device("cuda")),
+        SimpleNamespace(torch_device=torch.device("cuda"), runtime=None),
     )
 
 

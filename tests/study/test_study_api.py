@@ -401,6 +401,7 @@ def test_what_is_not_given() -> None:
     assert numbers == {
         **{f"{name} rescale": False for name in asked},
         "compare regret": 0,
+        "offload check": False,
         "sweep jobs": -1,
         "frontier points": 9,
         "frontier refine": 4,

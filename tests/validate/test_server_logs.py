@@ -129,7 +129,7 @@ def test_what_a_server_says_is_what_the_fitted_runtime_gives(tmp_path) -> None:
     shown = CliRunner().invoke(app, words)
     assert shown.exit_code == 0, shown.output
     assert list(json.loads(shown.stdout)["moved"]) == ["speed"]
-    assert "Moved: speed -20" in CliRunner().invoke(app, words[:-1]).stdout
+    assert "speed -20.0 %" in CliRunner().invoke(app, words[:-1]).stdout
 
 
 @pytest.mark.parametrize(
