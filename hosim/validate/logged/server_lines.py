@@ -15,13 +15,22 @@ from math import isfinite
 from statistics import fmean
 
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
-_VLLM = re.compile(
-    rf"prompt throughput: {_NUMBER} tokens/s.*generation throughput: {_NUMBER} tokens/s.*"
-    rf"Running: {_NUMBER} reqs.*KV cache usage: {_NUMBER}\s*%"
+_VLLM = tuple(
+    re.compile(pattern.replace("NUMBER", _NUMBER))
+    for pattern in (
+        "prompt throughput: NUMBER tokens/s",
+        "generation throughput: NUMBER tokens/s",
+        "Running: NUMBER reqs",
+        r"KV cache usage: NUMBER\s*%",
+    )
 )
-_SGLANG = re.compile(
-    rf"Decode batch.*#running-req: {_NUMBER},.*#(?:full )?token: {_NUMBER},.*"
-    rf"gen throughput \(token/s\): {_NUMBER}"
+_SGLANG = tuple(
+    re.compile(pattern.replace("NUMBER", _NUMBER))
+    for pattern in (
+        "#running-req: NUMBER,",
+        "#(?:full )?token: NUMBER,",
+        r"gen throughput \(token/s\): NUMBER",
+    )
 )
 _SAMPLE = re.compile(r"(vllm:\w+)(?:\{[^}]*\})?\s+(\d[\d.]*(?:e[+-]?\d+)?)(?:\s|$)", re.IGNORECASE)
 _STEADY = 0.1
@@ -65,7 +74,7 @@ def server_figures(lines: Sequence[str], cache_tokens: float) -> ServerFigures:
     if page:
         return _of_page(page)
     found = [*_of_sglang(lines), *_of_vllm(lines, cache_tokens)]
-    if found or not any(map(_VLLM.search, lines)):
+    if found or not any([_numbers(line, _VLLM) for line in lines]):
         return ServerFigures(tuple(_together(found)))
     return ServerFigures(
         lacks="no two lines of vLLM's in a row have as many requests running and no prompt"
@@ -75,14 +84,24 @@ def server_figures(lines: Sequence[str], cache_tokens: float) -> ServerFigures:
     )
 
 
-def _numbers(match: re.Match[str]) -> list[float]:
-    return [min(_MOST, float(text.replace(",", ""))) for text in match.groups()]
+def _numbers(line: str, patterns: Iterable[re.Pattern[str]]) -> list[float]:
+    """The numbers of a line that has all patterns, one after the other; else none. Each is searched
+    once, as one pattern of all would take time with a power of the line's length.
+    """
+    found, end = [], 0
+    for pattern in patterns:
+        match = pattern.search(line, end)
+        if match is None:
+            return []
+        found.append(min(_MOST, float(match[1].replace(",", ""))))
+        end = match.end()
+    return found
 
 
 def _of_vllm(lines: Iterable[str], cache_tokens: float) -> Iterable[ServedStep]:
     ran = 0.0
-    for match in filter(None, map(_VLLM.search, lines)):
-        prompts, rate, running, share = _numbers(match)
+    for numbers in filter(None, [_numbers(line, _VLLM) for line in lines]):
+        prompts, rate, running, share = numbers
         steady = abs(running - ran) <= _STEADY * running
         if steady and running and rate and not prompts and cache_tokens:
             yield ServedStep(running, share / 100 * cache_tokens / running, running / rate)
@@ -93,9 +112,9 @@ def _of_sglang(lines: Iterable[str]) -> Iterable[ServedStep]:
     computed = False
     for line in lines:
         computed = computed or "Prefill batch" in line
-        match = _SGLANG.search(line)
-        if match:
-            running, tokens, rate = _numbers(match)
+        numbers = _numbers(line, _SGLANG) if "Decode batch" in line else []
+        if numbers:
+            running, tokens, rate = numbers
             if running and rate and not computed:
                 yield ServedStep(running, tokens / running, running / rate)
             computed = False
