@@ -18,6 +18,7 @@ from hosim.hardware import Hardware
 from hosim.io import load_named
 from hosim.io.models import Run
 from hosim.io.runtimes import runtime_named, under_runtime
+from hosim.plain_text import counted
 from hosim.shipped import runtimes
 from hosim.validate.logged import FittedRuntime, LoggedRun, RunBeside, fit_runtime, read_logged_runs
 
@@ -143,7 +144,13 @@ def _served(run: LoggedRun, base: Runtime, source: str) -> list[RunBeside]:
         whole,
         *(
             RunBeside(
-                f"{name}, {step.sequences:.0f} sequences", alone, 0.0, 0.0, 1.0, step.seconds, {}
+                f"{name}, {counted(round(step.sequences), 'sequence')}",
+                alone,
+                0.0,
+                0.0,
+                1.0,
+                step.seconds,
+                {},
             )
             for step, alone in zip(steps, alone_s, strict=True)
         ),

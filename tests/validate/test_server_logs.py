@@ -140,6 +140,14 @@ def test_what_a_server_says_is_what_the_fitted_runtime_gives(tmp_path) -> None:
     assert "Moved: speed -20" in CliRunner().invoke(app, words[:-1]).stdout
 
 
+def test_blocks_alone_need_no_processor_of_the_machine(tmp_path) -> None:
+    """The Ascend's profile has none, by which attention would be timed."""
+    path = tmp_path / "server.log"
+    path.write_text("run llama-3.1-8b -H ascend-910b3\n# GPU blocks: 20200\n")
+    found = hosim.runtime_fit(path, runtime_named("vllm"))
+    assert list(found.moved) == ["iteration"]
+
+
 @pytest.mark.parametrize(
     ("factors", "words"),
     [((0.3, 3.0), "explains nothing"), ((500.0, 500.0), "no known runtime takes more")],
