@@ -45,14 +45,14 @@ def runtime_fit(
     -------
     FittedRuntime
         ``runtime`` goes to ``runtime=`` of other functions; ``left`` is, for each run, its fitted
-        time over the measured one; ``moved`` are the figures that moved, each before and after;
+        time over the measured one; ``moved`` has the figures that moved, each before and after;
         ``warnings`` say what was not taken, and why.
 
     Raises
     ------
     InputError
         For a file, a workload or a machine that is wrong, for a run that does not fit its machine,
-        with its line, and where no figure is fitted.
+        with its line, and if no figure can be fitted.
 
     References
     ----------
@@ -123,8 +123,8 @@ def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
 
 
 def _served(run: LoggedRun, base: Runtime, source: str) -> list[RunBeside]:
-    """What a server's log says: its iterations, and what the largest takes of memory; empty where
-    it is none.
+    """The memory of a server's largest iteration and the times of its iterations, by its log; empty
+    if the run is of no server.
     """
     if not _is_served(run):
         return []

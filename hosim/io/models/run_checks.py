@@ -160,7 +160,9 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
 
 
 def _check_adapters(run: Run) -> None:
-    """Raise :class:`InputError` unless adapters learn as one device has them, whole."""
+    """Raise :class:`InputError` unless each device has whole adapters, and names of projections are
+    in ``lora_modules``.
+    """
     if run.lora_rank is None:
         if run.lora_modules is not None:
             raise InputError("only adapters have it; give lora_rank, too", where="lora_modules")
@@ -236,8 +238,8 @@ def _check_packed(config: Layered, run: Run) -> None:
         raise InputError("a packed cache works for inference only", where="cache_dtype")
     if run.training and run.weights and run.lora_rank is None:
         raise InputError(
-            "packed weights do not learn: in training they are those beside adapters; give "
-            "lora_rank, too",
+            "packed weights do not learn: training has them only beside adapters; give lora_rank, "
+            "too",
             where="weights",
         )
     for key in ("group", "packed", "activations"):
@@ -313,8 +315,8 @@ _STAGE = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def _check_stage_layers(layers: int, run: Run) -> None:
-    """Raise :class:`InputError` unless each stage has layers, and all of them together every one
-    that is taken.
+    """Raise :class:`InputError` unless each stage has layers, and all stages together as many as are
+    taken of the model.
     """
     if run.stage_layers is None:
         return

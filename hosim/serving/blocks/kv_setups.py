@@ -28,7 +28,7 @@ class KvSetup:
     has room for on one of these devices. ``swaps`` says that preempted sequences are swapped out.
     Each host has ``per_host`` engines; ``None``: one host has all. Blocks come up in ``layers``
     parts. With ``reads`` attention reads few blocks of sequences, in ``attention_layers`` layers.
-    Contents of tiers are gone when nobody used them for ``lives_ns``; ``None``: they stay.
+    Contents of tiers are gone once nobody has used them for ``lives_ns``; ``None``: they stay.
     """
 
     policy: str
