@@ -130,7 +130,7 @@ def kv_setup(
 
 
 def _lives_ns(seconds: float | None) -> int | None:
-    """Nanoseconds after which what nobody used is gone."""
+    """Nanoseconds without use after which blocks are gone from tiers below."""
     if seconds is None:
         return None
     if not 0 < seconds < 1e9:
