@@ -76,7 +76,10 @@ LIMITS: Mapping[str, Limit] = MappingProxyType(
             100_000, "records in an archive", "how many records an archive has"
         ),
         "values": Limit(
-            10_000_000, "values", "how many values a JSON file has: its commas and opening brackets"
+            10_000_000,
+            "values",
+            "how many values a JSON file has: its commas and opening brackets; how many parts the "
+            "prompts of a trace's sessions have",
         ),
         "yaml_values": Limit(
             500_000,

@@ -18,6 +18,7 @@ from hosim.hardware import Hardware
 from hosim.io import load_named
 from hosim.io.models import Run
 from hosim.io.runtimes import runtime_named, under_runtime
+from hosim.plain_text import counted
 from hosim.shipped import runtimes
 from hosim.validate.logged import FittedRuntime, LoggedRun, RunBeside, fit_runtime, read_logged_runs
 
@@ -44,14 +45,14 @@ def runtime_fit(
     -------
     FittedRuntime
         ``runtime`` goes to ``runtime=`` of other functions; ``left`` is, for each run, its fitted
-        time over the measured one; ``moved`` are the figures that moved, each before and after;
+        time over the measured one; ``moved`` has the figures that moved, each before and after;
         ``warnings`` say what was not taken, and why.
 
     Raises
     ------
     InputError
         For a file, a workload or a machine that is wrong, for a run that does not fit its machine,
-        with its line, and where no figure is fitted.
+        with its line, and if no figure can be fitted.
 
     References
     ----------
@@ -122,8 +123,8 @@ def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
 
 
 def _served(run: LoggedRun, base: Runtime, source: str) -> list[RunBeside]:
-    """What a server's log says: its iterations, and what the largest takes of memory; empty where
-    it is none.
+    """The memory of a server's largest iteration and the times of its iterations, by its log; empty
+    if the run is of no server.
     """
     if not _is_served(run):
         return []
@@ -143,7 +144,13 @@ def _served(run: LoggedRun, base: Runtime, source: str) -> list[RunBeside]:
         whole,
         *(
             RunBeside(
-                f"{name}, {step.sequences:.0f} sequences", alone, 0.0, 0.0, 1.0, step.seconds, {}
+                f"{name}, {counted(round(step.sequences), 'sequence')}",
+                alone,
+                0.0,
+                0.0,
+                1.0,
+                step.seconds,
+                {},
             )
             for step, alone in zip(steps, alone_s, strict=True)
         ),

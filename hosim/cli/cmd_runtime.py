@@ -33,8 +33,8 @@ _FIT = (
         default=REQUIRED,
         argument=True,
         metavar="LOG",
-        help="Runs: of each a line 'run WORKLOAD -H HARDWARE [-p POLICY]' and lines of its log, or of "
-        "a page of a server's metrics.",
+        help="Runs: of each a line 'run WORKLOAD -H HARDWARE [-p POLICY]' and lines of its log, or "
+        "of a page of a server's metrics.",
     ),
     Option(
         "base",

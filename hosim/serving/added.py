@@ -58,7 +58,7 @@ def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequ
 
 
 def logged_iterations() -> Callable[..., tuple[float | None, list[float]]]:
-    """What hosim says of the iterations of a server's log (``hosim runtime fit``)."""
+    """The function that models the iterations of a server's log (``hosim runtime fit``)."""
     from hosim.serving.engine_memory import logged_iterations
 
     return logged_iterations

@@ -18,7 +18,7 @@ class Arrivals:
     """The requests of a run, each of which is offered, by its number, when it arrives.
 
     ``requests`` are those that have arrived with the time at which they did, and all others as they
-    were asked for. ``order`` says of those that have arrived how many came before.
+    were asked for. ``order`` says for each that has arrived how many came before it.
     """
 
     def __init__(

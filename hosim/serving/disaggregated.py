@@ -132,7 +132,7 @@ class SentByLayers:
 
 @dataclass(frozen=True)
 class ServingEngine:
-    """What an engine is: the blocks of its cache, and what its iterations take."""
+    """An engine: the blocks of its cache, and the time of its iterations."""
 
     blocks: int
     time_of: IterationTime

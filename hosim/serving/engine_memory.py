@@ -218,13 +218,13 @@ def logged_iterations(
     blocks: float | None,
     steps: Sequence[ServedStep],
 ) -> tuple[float | None, list[float]]:
-    """Of a server that has so many blocks of 16 tokens, what its largest iteration takes of memory
-    over hosim's, the rest of what it holds being as its runtime says; and the seconds of its steps
-    where kernels are as fast as alone.
+    """Two figures of a server that has so many ``blocks`` of 16 tokens: the memory of its largest
+    iteration over that of hosim's, if it holds of all else what its runtime says; and the seconds
+    that hosim gives each of its steps with kernels at their own speed.
 
     ``limits`` are ``token_budget``, ``max_sequences`` and ``memory_share``, if they are known. The
-    memory is below 0 where there are more blocks than fit beside the rest, and ``None`` where they
-    are not known.
+    first figure is below 0 where the blocks do not fit beside the rest, and ``None`` where
+    ``blocks`` is.
     """
     parameters = builder_parameters(model)
     alone = {**parameters, RUNTIME: as_data(replace(base, speed=ONE))}
@@ -233,7 +233,8 @@ def logged_iterations(
     ]
     modelled = ModelledIterations(alone, hardware)
     limit = engine_limits(modelled, counts[0], counts[1], _LOGGED_BLOCK_TOKENS, False)
-    modelled.check_processor()
+    if steps:
+        modelled.check_processor()
     seconds = [_step_s(modelled, step, limit.token_budget) for step in steps]
     return None if blocks is None else _largest(modelled, base, limits, limit, blocks), seconds
 
@@ -259,7 +260,7 @@ def _largest(
     limit: EngineLimits,
     blocks: float,
 ) -> float:
-    """What an engine's largest iteration takes of memory over hosim's."""
+    """The memory of an engine's largest iteration over that of hosim's."""
     device = modelled.hardware.device
     usable = (device.capacity_bytes - DRIVER_BYTES) * limits.get("memory_share", MEMORY_SHARE)
     held = usable - modelled.weight_bytes - padding_bytes(modelled, base)

@@ -48,8 +48,8 @@ _CALLS = "", "host"
 @dataclass(frozen=True, eq=False)
 class ModelledIterations:
     """Iterations of a model on a machine. It is called with an iteration; ``overhead_ns`` is what
-    the host adds to each. ``connected`` says that a connector keeps a cache below or sends it, so
-    that each takes what the runtime says of one beside.
+    the host adds to each. ``connected`` says that a connector keeps the cache below the device, too,
+    or sends it to other engines: the runtime says how much longer each iteration then takes.
 
     ``model`` are the parameters of a builder (:func:`hosim.io.models.builder.build`), without phase,
     batch and lengths. What depends on tokens alone is built for some counts of tokens, and linear

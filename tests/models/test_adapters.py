@@ -138,6 +138,8 @@ def test_stages_and_experts_have_adapters_too() -> None:
             "no projection is called 'q_prj'",
         ),
         ({"lora_modules": "q_proj"}, "lora_modules", "give lora_rank"),
+        ({"lora_rank": 4, "lora_modules": ""}, "lora_modules", "expected names"),
+        ({"lora_rank": 4, "lora_modules": "q_proj/"}, "lora_modules", "expected names"),
         ({"weights": "nf4"}, "weights", "packed weights do not learn"),
         ({"lora_rank": 4, "tensor": 2}, "lora_rank", "devices that have all weights"),
         ({"lora_rank": 4, "data": 2, "zero": 3}, "lora_rank", "devices that have all weights"),
@@ -149,3 +151,39 @@ def test_what_does_not_go_together(more: dict[str, object], where: str, said: st
     with pytest.raises(InputError, match=said) as error:
         step(**more)
     assert error.value.where == where
+
+
+def test_projections_of_latent_attention_have_adapters() -> None:
+    """By hand: rank x (in + out) of the five products of DeepSeek-V2-Lite's kind with queries of a
+    latent vector of their own.
+    """
+    sizes = {"hidden_size": 64, "q_lora_rank": 24, "kv_lora_rank": 32, "num_attention_heads": 4}
+    sizes |= {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    ins_and_outs = {
+        "q_a_proj": 64 + 24,
+        "q_b_proj": 24 + 4 * (16 + 8),
+        "kv_a_proj_with_mqa": 64 + 32 + 8,
+        "kv_b_proj": 32 + 4 * (16 + 16),
+        "o_proj": 4 * 16 + 64,
+    }
+    more = {"lora_rank": 2, "lora_modules": "/".join(ins_and_outs), "layers": 1, "config": sizes}
+    graph = build("latent", {"model": "deepseek-v3", "phase": "train", "sequence": 16, **more})
+    adapters = [t for t in graph.tensors if t.kind == "parameter" and ".lora_" in t.name]
+    assert sum([t.size_bytes for t in adapters]) == 2 * 2 * sum(ins_and_outs.values())
+
+
+def test_a_stage_may_lack_projections_of_other_stages() -> None:
+    """The first layer is dense; the second has experts alone, which have no adapters."""
+    sizes = {"hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32}
+    more = {"model": "deepseek-v3", "phase": "train", "sequence": 16, "layers": 2, "pipeline": 2}
+    more |= {"lora_rank": 4, "config": {**sizes, "n_shared_experts": 0, "first_k_dense_replace": 1}}
+    adapted = [
+        {t.name.split(".")[-3] for t in stage.tensors if ".lora_A" in t.name} - {"optimizer"}
+        for stage in (
+            build("stage", {**more, "stage": i, "lora_modules": "o_proj/gate_proj"}) for i in (0, 1)
+        )
+    ]
+    assert adapted[0] >= {"o_proj", "gate_proj"}
+    assert "gate_proj" not in adapted[1]
+    with pytest.raises(InputError, match="no projection is called"):
+        build("stage", {**more, "stage": 1, "lora_modules": "gate_proj"})

@@ -298,7 +298,9 @@ def test_stages_have_the_layers_that_are_given() -> None:
     assert "layers" not in graphs[0].meta
 
 
-@pytest.mark.parametrize("split", ["4", "2/1", "4/0", "1/1/2", "2/x", "3/2", ""])
+@pytest.mark.parametrize(
+    "split", ["4", "2/1", "4/0", "1/1/2", "2/x", "3/2", "", "1/\u0663", "9" * 5000 + "/1"]
+)
 def test_other_layers_of_stages_are_refused(split: str) -> None:
     with pytest.raises(InputError, match=r"each of 2 stages with '/' between them, 4 together"):
         build("stage", {**STAGES, "stage_layers": split})

@@ -456,3 +456,18 @@ def test_sessions_of_burstgpt_are_conversations(tmp_path):
     with pytest.raises(InputError) as caught:
         read_requests(path)
     assert caught.value.where == "line 6, Elapsed time"
+
+
+def test_sessions_of_burstgpt_with_odd_rows(tmp_path):
+    """A row without a prompt is no turn, and a prompt of billions of tokens is refused before it
+    takes memory.
+    """
+    path = tmp_path / "burst.csv"
+    head = "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens\n"
+    path.write_text(head + "10,s,2,GPT-4,48,16\n15,s,1,GPT-4,0,9\n20,s,30,GPT-4,100,12\n")
+    first, second = read_requests(path)
+    assert (first.follows, second.follows, second.arrival_ns) == (None, 0, 8 * 10**9)
+    path.write_text(head + f"10,s,2,GPT-4,{10**12},16\n")
+    with pytest.raises(InputError) as caught:
+        read_requests(path)
+    assert caught.value.where == "line 2"

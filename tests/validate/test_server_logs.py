@@ -103,6 +103,14 @@ def test_any_line_is_passed_over_or_read(noise: str, rate: float) -> None:
             assert 0 < step.tokens < 1e18
 
 
+def test_a_long_line_is_read_in_time_that_grows_with_it() -> None:
+    """Half a megabyte in which every part of a line stands thousands of times, but the last."""
+    for line in (vllm(3, 9, 7.0), SGLANG.format(running=3, tokens=9, rate=9)):
+        parts = line.rpartition("usage" if "Engine" in line else "throughput")[0].split(", ")
+        lines = ["".join([part * 4000 for part in parts])]
+        assert not server_figures(lines, 1000).steps
+
+
 def modelled_s(running: int, tokens: int) -> float:
     alone = ModelledIterations(
         {"model": "gpt2", RUNTIME: as_data(Runtime("alone"))},
@@ -130,6 +138,14 @@ def test_what_a_server_says_is_what_the_fitted_runtime_gives(tmp_path) -> None:
     assert shown.exit_code == 0, shown.output
     assert list(json.loads(shown.stdout)["moved"]) == ["speed"]
     assert "speed -20.0 %" in CliRunner().invoke(app, words[:-1]).stdout
+
+
+def test_blocks_alone_need_no_processor_of_the_machine(tmp_path) -> None:
+    """The Ascend's profile has none, by which attention would be timed."""
+    path = tmp_path / "server.log"
+    path.write_text("run llama-3.1-8b -H ascend-910b3\n# GPU blocks: 20200\n")
+    found = hosim.runtime_fit(path, runtime_named("vllm"))
+    assert list(found.moved) == ["iteration"]
 
 
 @pytest.mark.parametrize(

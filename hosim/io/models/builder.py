@@ -43,6 +43,7 @@ from hosim.io.models.stored_weights import StoredWeights, stored_weights
 from hosim.io.models.tape import Learned, Note, Tape, Value
 from hosim.io.models.weight_bytes import INDEX, WEIGHTS_OF_MODELS, other_bytes
 from hosim.notes import ASSUMED, LEFT_OUT
+from hosim.plain_text import shown
 from hosim.units import parse_rate
 
 # -- step
@@ -51,6 +52,16 @@ from hosim.units import parse_rate
 # optimizer.
 
 Config = TypeVar("Config")
+
+
+def _check_adapted(t: Tape, run: Run) -> None:
+    """Raise :class:`InputError` for names of adapters that no projection has. A pipeline stage may
+    lack those of other stages' layers.
+    """
+    asked = {*run.lora_modules.split("/")} if run.lora_modules is not None else t.adapted
+    unknown = sorted(asked - t.adapted)
+    if unknown and (run.pipeline == 1 or not t.adapted):
+        raise InputError(f"no projection is called {shown(unknown[0])}", where="lora_modules")
 
 
 def step(
@@ -84,8 +95,7 @@ def step(
         graph = t.build()
         return graph, gates_of(graph, t.gates), _chosen(t, run)
     apart = _passes(t, forward, config, run)
-    if unknown := sorted({*(run.lora_modules or "").split("/")} - {"", *t.adapted}):
-        raise InputError(f"no projection is called {unknown[0]!r}", where="lora_modules")
+    _check_adapted(t, run)
     summed_at_both_ends(t, config, run)
     gradients = apart or [t.learned()]
     own = [g for learned in gradients for g in of_own_tokens(config, run, learned)]

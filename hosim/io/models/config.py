@@ -201,13 +201,13 @@ class Run:
     for all parameters before the next part (:mod:`hosim.io.models.optimizer`). ``main_gradients``:
     those of parameters are added to fp32 ones, which outlive the step.
 
-    ``lora_rank``: training learns adapters alone, two narrow products beside each of
-    ``lora_modules``, names of projections with '/' between them (none: all that a layer has); all
+    ``lora_rank``: in training only adapters learn, two narrow products beside each projection that
+    ``lora_modules`` names, with '/' between the names (none: all but those of routed experts). All
     other parameters are frozen, without gradients and states, and may be packed (``weights``).
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the
     layers; the graph is that of one device, of the pipeline stage ``stage``. ``stage_layers``: how
-    many layers each stage has, with '/' between them (none: as many each). Those that share
+    many layers each stage has, with '/' between the numbers (none: as many each). Those that share
     experts have tokens of their own; they are among the ``data`` devices, if there are some.
     Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and
     receives at the same time; without it and where the machine has no links, collectives take the

@@ -339,8 +339,8 @@ class _Sharing:
         self.copied_out.append(whole.tensor)
 
     def _share(self, unit: str, shards: Sequence[Value], elsewhere: Collection[str]) -> None:
-        """Each device sends the others what it has updated of a unit: in place, or ``shards`` that
-        came from another processor, of the parameters that were updated ``elsewhere``.
+        """Each device sends the others its updated part of a unit: in place, or for the parameters
+        that were updated ``elsewhere`` as ``shards``, which came from another processor.
         """
         size = self._flat(unit, "", self.run.dtype).size
         name = f"optimizer.{unit or _ROOT}.all_gather"

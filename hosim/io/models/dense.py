@@ -52,18 +52,17 @@ def projected(
     for each in (weight, offset):
         if each is not None:
             of_copies(t, run, each, *copies)
-    y = linear(t, x, weight, offset, label=name)
-    return adapted(t, run, name, x, y) if run.lora_rank is not None else y
+    return adapted(t, run, name, x, linear(t, x, weight, offset, label=name))
 
 
 def adapted(t: Tape, run: Run, name: str, x: Value, y: Value) -> Value:
-    """``y``, which a projection ``name`` makes of ``x``, plus that of its adapter, if it has one
+    """``y``, the result of a projection ``name`` of ``x``, plus that of its adapter, if it has one
     (LoRA, E. Hu et al., ICLR 2022): two products, a factor, and the sum.
     """
-    if run.lora_modules is not None and name not in run.lora_modules.split("/"):
+    rank, modules = run.lora_rank, run.lora_modules
+    if rank is None or (modules is not None and name not in modules.split("/")):
         return y
     t.adapted.add(name)
-    rank = run.lora_rank or 0
     for part, shape in (("lora_A", (rank, x.shape[-1])), ("lora_B", (y.shape[-1], rank))):
         weight = t.parameter(f"{name}.{part}.weight", shape, run.dtype, adapter=True)
         x = linear(t, x, weight, label=f"{name}.{part}")

@@ -11,8 +11,8 @@ from hosim.graph import Graph, Op
 
 
 def without_idle(graph: Graph, prefix: str, wanted: Collection[str] = ()) -> Graph:
-    """The graph without the ops whose names begin with ``prefix``, which have results that nobody
-    uses, and that nobody waits for; ``wanted``: tensors that are used later.
+    """The graph without the ops whose names begin with ``prefix``, whose results nobody uses, and
+    that nobody waits for. Ops without results stay. ``wanted`` are tensors that are used later.
     """
     needed, awaited = bytearray(len(graph.tensors)), bytearray(len(graph.ops))
     for name in wanted:

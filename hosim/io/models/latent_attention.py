@@ -8,7 +8,7 @@ from hosim.analysis.costmodel.kernels import NO_WINDOW
 from hosim.io.models.attention import AttentionKernel, attention, rotated, rotated_pairs
 from hosim.io.models.collectives import all_reduced, replicated
 from hosim.io.models.config import Decoder, Run
-from hosim.io.models.dense import factor, projected
+from hosim.io.models.dense import adapted, projected
 from hosim.io.models.functions import concatenated, copied, linear, split
 from hosim.io.models.kv_cache import Cache, make_blocks, parts_of_cache, written
 from hosim.io.models.norms import layer_norm, rms_norm
@@ -121,7 +121,7 @@ def latent_attention(
     q_pass, q_turn = split(
         t, q.view(batch, tokens, heads, nope + turned), (nope, turned), "split_q"
     )
-    both = _product(t, run, x, "kv_a_proj_with_mqa", rank + turned)
+    both = projected(t, run, "kv_a_proj_with_mqa", x, rank + turned)
     latent, k_turn = split(t, both, (rank, turned), "split_kv")
     latent = replicated(t, run, _normed(t, run, "kv_a_layernorm", latent))
     k_turn = replicated(t, run, k_turn)
@@ -139,8 +139,10 @@ def latent_attention(
         if cache is not None:
             cache.update(t, latent, k_turn)
         q = concatenated(t, (q_pass, q_turn), "cat_q").view(batch, heads, tokens, nope + turned)
-        expanded = linear(t, latent, up, label="kv_b_proj").view(batch, tokens, heads, nope + wide)
-        k_pass, v = split(t, expanded, (nope, wide), "split_kv_b")
+        both = adapted(t, run, "kv_b_proj", latent, linear(t, latent, up, label="kv_b_proj")).view(
+            batch, tokens, heads, nope + wide
+        )
+        k_pass, v = split(t, both, (nope, wide), "split_kv_b")
         k = concatenated(t, (k_pass, k_turn), "cat_k").view(batch, heads, tokens, nope + turned)
         select_blocks(t, run, q, heads)
         v = v.view(batch, heads, tokens, wide)
@@ -151,12 +153,7 @@ def latent_attention(
             # its result lies in the order of heads, and is put in that of tokens
             y = copied(t, y, label="contiguous")
     y = y.view(batch, tokens, heads * wide)
-    return all_reduced(t, run, _product(t, run, y, "o_proj", hidden))
-
-
-def _product(t: Tape, run: Run, x: Value, name: str, wide: int) -> Value:
-    """The product with a weight of this name, which makes rows so wide."""
-    return linear(t, x, factor(t, run, f"{name}.weight", (wide, x.shape[-1])), label=name)
+    return all_reduced(t, run, projected(t, run, "o_proj", y, hidden))
 
 
 def _normed(t: Tape, run: Run, name: str, y: Value) -> Value:
@@ -169,10 +166,10 @@ def _queries(
 ) -> tuple[Value | None, Value]:
     """The latent vectors of the queries, if they have such, and the queries, so wide."""
     if not config.q_lora_rank:
-        return None, _product(t, run, replicated(t, run, x), "q_proj", width)
-    down = _product(t, run, x, "q_a_proj", config.q_lora_rank)
+        return None, projected(t, run, "q_proj", replicated(t, run, x), width)
+    down = projected(t, run, "q_a_proj", x, config.q_lora_rank)
     found = replicated(t, run, _normed(t, run, "q_a_layernorm", down))
-    return found, _product(t, run, found, "q_b_proj", width)
+    return found, projected(t, run, "q_b_proj", found, width)
 
 
 def _absorbed(

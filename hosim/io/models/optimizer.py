@@ -58,8 +58,9 @@ def adamw(
     ``run.states_home``. The kernel reads the gradient, and reads and writes the states. On another
     processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all
     streams. With ``is_shard`` what it writes there are tensors of their own, the device's parts of
-    the parameters, which are returned; other devices have the other parts. ``elsewhere``: what of
-    ``learned`` runs there, where that is chosen among more parameters (:func:`first_share`).
+    the parameters, which are returned; other devices have the other parts. ``elsewhere``: the names
+    of the parameters that are updated there, if they are not the first share of ``learned`` alone
+    (:func:`first_share`).
     """
     with t.scope("optimizer"):
         if run.optimizer_on is not None:
@@ -88,7 +89,8 @@ def adamw(
 @dataclass(frozen=True)
 class RootedParameter:
     """A parameter whose moments are new, with the ``root`` of the second one; ``changed`` is it and
-    its fp32 copy, if it has one. Its ``gradient`` lives until then, as a user has it.
+    its fp32 copy, if it has one. Its ``gradient`` lives until they have changed, as users free it
+    after the step.
     """
 
     parameter: Value

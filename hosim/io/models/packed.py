@@ -14,8 +14,8 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class PackedDtype:
-    """``scale_bytes`` and ``zero_bits`` for each ``group``, ``index_bytes`` for each column, and one
-    more scale in fp32 for so many ``scales``, if these are packed, too.
+    """``scale_bytes`` and ``zero_bits`` for each ``group``, and ``index_bytes`` for each column. If
+    scales are packed, too, each group of ``scales`` of them has one more in fp32.
 
     ``computes`` is the dtype of an op that reads it beside operands in 16 bits.
     """

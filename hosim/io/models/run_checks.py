@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
@@ -10,6 +11,7 @@ from hosim.errors import InputError
 from hosim.io.models.config import Decoder, Layered, Run, key_heads, layers_of
 from hosim.io.models.packed import ACTIVATIONS, CACHES, FOR_TRANSFER, SEPARATE
 from hosim.limits import within
+from hosim.plain_text import shown
 
 
 def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
@@ -158,11 +160,19 @@ def _check_data(given: Mapping[str, Any], run: Run) -> None:
 
 
 def _check_adapters(run: Run) -> None:
-    """Raise :class:`InputError` unless adapters learn as one device has them, whole."""
+    """Raise :class:`InputError` unless each device has whole adapters, and names of projections are
+    in ``lora_modules``.
+    """
     if run.lora_rank is None:
         if run.lora_modules is not None:
             raise InputError("only adapters have it; give lora_rank, too", where="lora_modules")
         return
+    if run.lora_modules is not None and not all(run.lora_modules.split("/")):
+        raise InputError(
+            "expected names of projections with '/' between them, such as q_proj/v_proj, got "
+            f"{shown(run.lora_modules)}",
+            where="lora_modules",
+        )
     if run.tensor > 1 or run.context_parallel > 1 or run.expert > 1 or run.zero == 3:
         raise InputError(
             "works for devices that have all weights: data with zero from 0 to 2, and pipeline",
@@ -228,8 +238,8 @@ def _check_packed(config: Layered, run: Run) -> None:
         raise InputError("a packed cache works for inference only", where="cache_dtype")
     if run.training and run.weights and run.lora_rank is None:
         raise InputError(
-            "packed weights do not learn: in training they are those beside adapters; give "
-            "lora_rank, too",
+            "packed weights do not learn: training has them only beside adapters; give lora_rank, "
+            "too",
             where="weights",
         )
     for key in ("group", "packed", "activations"):
@@ -301,18 +311,21 @@ def _check_shards(config: Any, run: Run) -> None:
     _check_stage_layers(layers if run.layers is None else run.layers, run)
 
 
+_STAGE = re.compile(r"[1-9][0-9]{0,8}")
+
+
 def _check_stage_layers(layers: int, run: Run) -> None:
-    """Raise :class:`InputError` unless each stage has layers, and all of them together every one
-    that is taken.
+    """Raise :class:`InputError` unless each stage has layers, and all stages together as many as are
+    taken of the model.
     """
     if run.stage_layers is None:
         return
     counts = run.stage_layers.split("/")
-    fits = all([count.isdecimal() and int(count) > 0 for count in counts])
+    fits = all([_STAGE.fullmatch(count) for count in counts])
     if not fits or len(counts) != run.pipeline or sum(map(int, counts)) != layers:
         raise InputError(
             f"expected the layers of each of {run.pipeline} stages with '/' between them, "
-            f"{layers} together; got {run.stage_layers!r}",
+            f"{layers} together; got {shown(run.stage_layers)}",
             where="stage_layers",
         )
     if run.chunks > 1:

@@ -73,10 +73,10 @@ class Tape:
     """Ops being written. ``training``: whether functions note their gradients.
 
     ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as
-    Megatron does. ``frozen``: whether only adapters learn. ``micro_batch`` begins the names of ops and inputs, so that those of several
-    micro-batches are apart; parameters are the same. ``in_parts``: whether tensors of which ops use
-    parts are cut into them; else all are whole. ``stored``: the weights of a file, which say what
-    tensors take.
+    Megatron does. ``frozen``: whether only adapters learn. ``micro_batch`` begins the names of ops
+    and inputs, so that those of several micro-batches are apart; parameters are the same.
+    ``in_parts``: whether tensors of which ops use parts are cut into them; else all are whole.
+    ``stored``: the weights of a file, which say what tensors take.
     ``last_ops`` has the name of the op of each stream that was emitted last.
     """
 

@@ -36,9 +36,9 @@ class Option:
     how the shell spells it, if not by its name; an ``argument`` is given without one. ``least`` and
     ``most`` are the ends of a number's range, ``known`` gives the names that it may be,
     ``completes`` those with which it may begin. ``needs`` are options of which one has to be given
-    as well, ``excludes`` those that must not be, and why; ``unless`` those of which one has to be
-    given where this is not. ``endings`` are those of a file that is
-    written; ``None``: it is no such file.
+    as well, ``excludes`` those that must not be, and why. If an option is not given, one of those
+    in ``unless`` has to be. ``endings`` are those of a file that is written; ``None``: it is no such
+    file.
     """
 
     name: str
@@ -174,7 +174,7 @@ def check_together(
     at_shell: bool = False,
 ) -> None:
     """Raise :class:`InputError` for an option without one that it needs, or beside one that it
-    excludes, and where all are lacking of which one has to be given.
+    excludes, and if none of several is given of which one has to be.
     """
     there = {
         option.name: option

@@ -82,7 +82,7 @@ def figures_of(found: Runtime, written: Mapping[str, Any]) -> list[tuple[str, st
 
 
 def of_moved(moved: Mapping[str, tuple[float, float]], written: Mapping[str, Any]) -> list[str]:
-    """By how much each figure of a fitted runtime moved; those that stay have another spread."""
+    """By how much each figure of a fitted runtime moved; for one that stays the spread changed."""
     found = []
     for name, (before, after) in moved.items():
         value = written[name]["value"] if name in written else after

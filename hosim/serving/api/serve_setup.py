@@ -228,8 +228,8 @@ def _modelled(
 
 
 def _connected(asked: Given) -> bool:
-    """Whether a connector keeps a cache below the device, or sends it to other engines: sequences
-    that are swapped go by the engine's own copies.
+    """Whether a connector keeps the cache below the device, too, or sends it to other engines. An
+    engine swaps sequences without one.
     """
     from hosim.serving.kv_policies import kv_policy
 

@@ -1,5 +1,5 @@
-"""``hosim.serve``: requests over time on one engine or several, and the same requests in a draw of what is
-uncertain: kernels, the host, links between tiers and the room for the cache.
+"""``hosim.serve``: requests over time on one engine or several, and the same requests in a draw of
+what is uncertain: kernels, the host, links between tiers and the room for the cache.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def in_draw(setup: ServeSetup, draw: int) -> ServeSetup:
     """
     modelled, prefill = setup.time_of, setup.prefill
     assert isinstance(modelled, ModelledIterations)
-    graph = modelled.graph(1)
+    graph, time_of = modelled.graph(1), modelled.in_draw(draw)
 
     def drawn(one: _OnMachine | None) -> _OnMachine | None:
         if one is None:
@@ -148,13 +148,14 @@ def in_draw(setup: ServeSetup, draw: int) -> ServeSetup:
 
     if prefill is not None and isinstance(prefill.time_of, ModelledIterations):
         prefill = replace(prefill, time_of=prefill.time_of.in_draw(draw))
+    weights = drawn(setup.weights)
     return replace(
         setup,
-        time_of=modelled.in_draw(draw),
+        time_of=time_of,
         blocks=setup.drawn_blocks[draw] if setup.drawn_blocks else setup.blocks,
         prefill=prefill,
         kv=drawn(setup.kv),
         link=drawn(setup.link),
-        weights=drawn(setup.weights),
+        weights=weights and replace(weights, lead_ns=time_of.beside_ns),
         request_ns=modelled.figure_ns("request", draw),
     )

@@ -15,8 +15,8 @@ class BlockTier:
     """Room for ``capacity`` blocks. Contents go by name; ``reserved`` blocks belong to sequences
     that were swapped out.
 
-    What is being written, or read, cannot be given up. With ``lives_ns`` contents that nobody
-    wrote, read or ranked for that long are gone, by ``now_ns``.
+    What is being written, or read, cannot be given up. With ``lives_ns`` contents are gone once
+    nobody has written, read or ranked them for longer, by the clock ``now_ns``.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class KvSetup:
     has room for on one of these devices. ``swaps`` says that preempted sequences are swapped out.
     Each host has ``per_host`` engines; ``None``: one host has all. Blocks come up in ``layers``
     parts. With ``reads`` attention reads few blocks of sequences, in ``attention_layers`` layers.
-    Contents of tiers are gone when nobody used them for ``lives_ns``; ``None``: they stay.
+    Contents of tiers are gone once nobody has used them for ``lives_ns``; ``None``: they stay.
     """
 
     policy: str
@@ -130,7 +130,7 @@ def kv_setup(
 
 
 def _lives_ns(seconds: float | None) -> int | None:
-    """Nanoseconds after which what nobody used is gone."""
+    """Nanoseconds without use after which blocks are gone from tiers below."""
     if seconds is None:
         return None
     if not 0 < seconds < 1e9:

@@ -39,7 +39,9 @@ _LOADING = Parameter(
     "what waits for blocks to come up: requests, or layers of the iteration that reads them",
 )
 _TTL = Parameter(
-    None, "float", "seconds after which what nobody used is gone from tiers below; none: it stays"
+    None,
+    "float",
+    "seconds without use after which blocks are gone from tiers below; none: they stay",
 )
 _REQUESTS = Parameter(8, "int", "how many requests at the head of the queue blocks come up for")
 

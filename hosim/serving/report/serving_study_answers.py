@@ -15,8 +15,8 @@ from hosim.units import human_percent
 
 Row = Mapping[str, Any]
 
-_ENOUGH = 0.99
-"""The share of the most from which on more does not pay."""
+_LITTLE = 0.01
+"""The share that more of a cost has to add, at least, to be worth it."""
 
 _TOKENS, _LATE, _EACH, _KEPT = (
     "output_tokens_per_s",
@@ -133,12 +133,12 @@ def serving_frontier_answer(
         for row in (best[0], best[-1])
     )
     said = f"At most {most}" + (f"; {least}." if len(best) > 1 else "; no other point has less.")
-    enough = next(row for row in best if row[of] >= _ENOUGH * best[-1][of])
+    enough = next(row for row in best if best[-1][of] <= (1 + _LITTLE) * row[of])
     if enough is not best[-1]:
         at = _at(varied, [enough[column] for column in varied])
         said += (
-            f" This traffic pays for {cell(against, enough[against])} {cost}".rstrip()
-            + f" ({at}): what is more adds {human_percent(best[-1][of] / enough[of] - 1)}."
+            f" More than {cell(against, enough[against])} {cost}".rstrip()
+            + f" ({at}) adds at most {human_percent(best[-1][of] / enough[of] - 1)}."
         )
     points = [
         (

@@ -20,7 +20,10 @@ from hosim.serving.requests.request import Request
 _MOST = 1 << 40
 _SESSION, _ELAPSED = "Session ID", "Elapsed time"
 """Columns of BurstGPT's second release: what a conversation is named by, and the seconds from a
-request to the end of its answer."""
+request to the end of its answer.
+"""
+_SAID_PART = 16
+"""Tokens that an id of a session's prefix stands for, as in its layout."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,10 @@ def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
     ``hash_ids`` of 512 tokens), or those of Qwen's traces on Bailian (the same keys and
     ``chat_id``: seconds, and blocks of 16 tokens), or ``arrival_ms``, ``input_tokens`` and
     ``output_tokens``. CSV has the columns of Azure's (``TIMESTAMP``, ``ContextTokens``,
-    ``GeneratedTokens``) or BurstGPT's traces, whose sessions are conversations. Each request may have a ``priority``. A line may be
-    the next turn of a conversation: ``follows`` is the number of the line of the turn before it,
-    from 0, and its arrival is counted from that one's last token. Requests that got no answer are
-    left out. Raises :class:`InputError` with the line.
+    ``GeneratedTokens``) or BurstGPT's traces, whose sessions are conversations. Each request may
+    have a ``priority``. A line may be the next turn of a conversation: ``follows`` is the number of
+    the line of the turn before it, from 0, and its arrival is counted from that one's last token.
+    Requests that got no answer are left out. Raises :class:`InputError` with the line.
     """
     return read_request_rows(path).requests
 
@@ -175,16 +178,16 @@ def _columns(text: str, source: str) -> list[Request]:
 def _in_sessions(
     rows: Sequence[Mapping[str, str]], found: Sequence[Request], source: str
 ) -> list[Request]:
-    """The requests of BurstGPT's sessions as turns: each follows the one before with an answer after
-    the time that passed from that answer on. A prompt that is as long as all that was said begins
-    with it.
+    """The requests of BurstGPT's sessions as turns: each follows the one before it that got an
+    answer, after the time that passed from that answer on. A prompt that is at least as long as all
+    that was said begins with it.
     """
     turns: list[Request] = []
     last: dict[str, tuple[int, float]] = {}
-    ids = count(1)
+    ids, budget = count(1), Budget("values")
     for place, (row, request) in enumerate(zip(rows, found, strict=True)):
         session = row[_SESSION].strip()
-        if not session or not request.output_tokens:
+        if not (session and request.prompt_tokens and request.output_tokens):
             turns.append(request)
             continue
         try:
@@ -203,8 +206,10 @@ def _in_sessions(
         if before is not None:
             earlier = found[before].prompt_tokens + found[before].output_tokens
             if request.prompt_tokens >= earlier:
-                heard = turns[before].prefix[: earlier // 16]
-        prefix = (*heard, *islice(ids, -(-said // 16) - len(heard)))
+                heard = turns[before].prefix[: earlier // _SAID_PART]
+        parts = -(-said // _SAID_PART)
+        budget.draw(parts, source=source, where=f"line {place + 2}")
+        prefix = (*heard, *islice(ids, parts - len(heard)))
         last[session] = place, request.arrival_ns + took * 1e9
         if before is None:
             turns.append(replace(request, prefix=prefix))

@@ -181,7 +181,7 @@ def weight_setup(
         machine,
         program,
         layers.parts_ns,
-        modelled.overhead_ns,
+        modelled.beside_ns,
         layers.beside_bytes,
         per_host,
     )

@@ -31,7 +31,7 @@ class WeightSetup:
     """The setup of engines for planned weights: ``policy`` planned the ``program``. ``machine`` has
     the devices of one engine.
 
-    An iteration begins with the host's ``overhead_ns``; ``parts`` divide the rest. Constants of
+    An iteration begins with ``lead_ns`` of the host; ``parts`` divide the rest. Constants of
     ``beside_bytes`` stay in the device. Each host has ``per_host`` engines; ``None``: one host has
     all.
     """
@@ -40,7 +40,7 @@ class WeightSetup:
     machine: Hardware
     program: WeightProgram
     parts: Parts
-    overhead_ns: int = 0
+    lead_ns: int = 0
     beside_bytes: int = 0
     per_host: int | None = None
 
@@ -70,7 +70,7 @@ class WeightStream:
         self, iteration: Iteration, took_ns: int, until: Until
     ) -> Generator[simpy.Event, Any, None]:
         """An iteration that begins now and computes for ``took_ns``."""
-        clock, program, lead = self._channels.clock, self._setup.program, self._setup.overhead_ns
+        clock, program, lead = self._channels.clock, self._setup.program, self._setup.lead_ns
         began, stalled = clock.now, self.stall_ns
         if program.steps:
             passed = list(accumulate(self._setup.parts(iteration), initial=0))

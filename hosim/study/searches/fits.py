@@ -242,7 +242,7 @@ def _in_draws(
 
 
 def sought(largest: str | None, smallest: str | None) -> tuple[Wanted, str]:
-    """Return the wanted end of a range, and the text of the range, of which one is given.
+    """Return the wanted end of a range, and the text of the range; one of the two is given.
 
     >>> sought(None, "blocks=1..64")
     ('smallest', 'blocks=1..64')

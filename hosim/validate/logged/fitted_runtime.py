@@ -17,7 +17,9 @@ TIMES_KNOWN = 10
 """An overhead so many times as large as that of any known runtime is no runtime's."""
 
 UNEXPLAINED, LARGE = 0.9, 0.1
-"""A fit that leaves more than this share of what runs are off by, and that much, explains nothing."""
+"""A fit explains nothing if it leaves more than this share of the error of the base, and more than
+this error.
+"""
 
 LEAST_SPREAD = 0.02
 
@@ -30,8 +32,8 @@ class RunBeside:
     the CPU after it, which reaches ``share`` of its memory's bandwidth; ``true_s`` those that were
     measured (0: none were). ``peak_gib`` is that of the tensors, ``true_gib`` what was measured of
     ``reserved`` and ``allocated``. ``iteration`` is what a server's largest iteration takes over
-    the modelled one, by the room for its cache, and ``request_s`` are the seconds that a request
-    takes beside iterations.
+    the modelled one, by the room for its cache, and ``request_s`` the seconds that a request takes
+    beside iterations.
     """
 
     name: str
@@ -47,9 +49,9 @@ class RunBeside:
 
 @dataclass(frozen=True, slots=True)
 class FittedRuntime:
-    """A runtime that was fitted, and what is to be said of it. ``left`` is, for each run, what the
-    fitted time is over the measured one; runs without a time are not in it. ``moved`` are, for each
-    figure that was fitted, its value before and after.
+    """A runtime that was fitted, and what is to be said of it. ``left`` is, for each run, the fitted
+    time over the measured one; runs without a time are not in it. ``moved`` has each figure that was
+    fitted, with its value before and after.
     """
 
     runtime: Runtime
@@ -111,9 +113,9 @@ def _speed_of(timed: Sequence[RunBeside], base: Runtime, known: Sequence[Runtime
     if len(timed) > 1 and _off(after) > max(UNEXPLAINED * _off(before), LARGE):
         return {}, [
             f"one speed explains nothing of these {len(timed)} runs, which are "
-            f"{_off(before):.0%} off with the base's and {_off(after):.0%} with the best: they "
-            "differ by something else, such as the machine, the model or what ran beside; speed "
-            "stays that of the base"
+            f"{_off(before):.0%} off with the base's and {_off(after):.0%} with the best one: they "
+            "differ in something else, such as the machine, the model or what ran beside them; "
+            "speed stays that of the base"
         ]
     figure = _figure(speed, after)
     if not any([run.after_s for run in timed]):
@@ -134,8 +136,8 @@ def _request_of(runs: Sequence[RunBeside], known: Sequence[Runtime]) -> _Found:
     if value > TIMES_KNOWN * most:
         return {}, [
             f"a request takes {value / 1e6:,.0f} ms beside iterations and its queue, and no known "
-            f"runtime takes more than {most / 1e6:.0f}: something stands before the engine; request "
-            "stays that of the base"
+            f"runtime takes more than {most / 1e6:.0f} ms: something before the engine takes it; "
+            "request stays that of the base"
         ]
     return {"request": _figure(value, [log(each / value) for each in waits])}, []
 

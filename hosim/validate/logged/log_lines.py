@@ -2,9 +2,9 @@
 
 A file has runs, each of a line ``run WORKLOAD -H HARDWARE [-p POLICY]`` and lines of its log as
 they are; of a server the workload is its model, and ``--token-budget``, ``--max-sequences`` and
-``--memory-share`` may follow, and the lines may be a page of its metrics. What no pattern knows is
-passed over. The figure of a run is the
-median over its lines, without the first of three and more, in which a program warms up.
+``--memory-share`` may follow, and the lines may be a page of its metrics. Lines that match no
+pattern are passed over. The figure of a run is the median over its lines, without the first of three
+and more, in which a program warms up.
 """
 
 from __future__ import annotations

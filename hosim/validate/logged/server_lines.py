@@ -1,9 +1,9 @@
-"""What lines of a server say of its iterations: vLLM's of its statistics, SGLang's of the batches
-that it decodes, and a page of vLLM's metrics (OpenMetrics).
+"""The iterations of a server by what it says: vLLM's lines of statistics, SGLang's lines of decoded
+batches, and a page of vLLM's metrics (OpenMetrics).
 
-A line of vLLM counts where no prompt was computed and as many requests ran as at the line before,
-one of SGLang where no prompt was since the one before. A page has sums over the life of a server,
-so of it there are means.
+A line of vLLM counts if no prompt was computed and about as many requests ran as at the line before,
+one of SGLang if no prompt was computed since the one before. A page has sums over the life of a
+server, which give means.
 """
 
 from __future__ import annotations
@@ -15,25 +15,36 @@ from math import isfinite
 from statistics import fmean
 
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
-_VLLM = re.compile(
-    rf"prompt throughput: {_NUMBER} tokens/s.*generation throughput: {_NUMBER} tokens/s.*"
-    rf"Running: {_NUMBER} reqs.*KV cache usage: {_NUMBER}\s*%"
+_VLLM = tuple(
+    re.compile(pattern.replace("NUMBER", _NUMBER))
+    for pattern in (
+        "prompt throughput: NUMBER tokens/s",
+        "generation throughput: NUMBER tokens/s",
+        "Running: NUMBER reqs",
+        r"KV cache usage: NUMBER\s*%",
+    )
 )
-_SGLANG = re.compile(
-    rf"Decode batch.*#running-req: {_NUMBER},.*#(?:full )?token: {_NUMBER},.*"
-    rf"gen throughput \(token/s\): {_NUMBER}"
+_SGLANG = tuple(
+    re.compile(pattern.replace("NUMBER", _NUMBER))
+    for pattern in (
+        "#running-req: NUMBER,",
+        "#(?:full )?token: NUMBER,",
+        r"gen throughput \(token/s\): NUMBER",
+    )
 )
 _SAMPLE = re.compile(r"(vllm:\w+)(?:\{[^}]*\})?\s+(\d[\d.]*(?:e[+-]?\d+)?)(?:\s|$)", re.IGNORECASE)
 _STEADY = 0.1
-"""Requests that run change by so much at most between two lines that tell of the same batch."""
+"""The share by which the number of running requests differs at most between two lines of the same
+batch.
+"""
 _MOST = 1e15
 
 
 @dataclass(frozen=True)
 class ServedStep:
-    """Iterations of so many ``sequences`` that decode, each with ``tokens`` in the cache, which
-    took ``seconds`` in the mean. ``prompts`` is the share of them that compute a prompt, of
-    ``prompt`` tokens, beside.
+    """Iterations in which so many ``sequences`` decode, each with ``tokens`` in the cache, and which
+    took ``seconds`` in the mean. An iteration computes ``prompts`` prompts beside them in the mean,
+    each of ``prompt`` tokens.
     """
 
     sequences: float
@@ -45,8 +56,8 @@ class ServedStep:
 
 @dataclass(frozen=True)
 class ServerFigures:
-    """Of a server: its iterations, and the seconds that a request takes beside them (``None``: it
-    does not say). ``lacks`` is what the lines lack to be of use.
+    """The iterations of a server, and the seconds that a request takes beside them (``None``: not
+    known). ``lacks`` says what its lines lack to be of use.
     """
 
     steps: tuple[ServedStep, ...] = ()
@@ -65,24 +76,34 @@ def server_figures(lines: Sequence[str], cache_tokens: float) -> ServerFigures:
     if page:
         return _of_page(page)
     found = [*_of_sglang(lines), *_of_vllm(lines, cache_tokens)]
-    if found or not any(map(_VLLM.search, lines)):
+    if found or not any([_numbers(line, _VLLM) for line in lines]):
         return ServerFigures(tuple(_together(found)))
     return ServerFigures(
-        lacks="no two lines of vLLM's in a row have as many requests running and no prompt"
+        lacks="no two lines of vLLM in a row have the same number of running requests and no prompt"
         if cache_tokens
-        else "lines of vLLM's have shares of its cache: its size is needed beside them, in a line "
-        "such as 'GPU KV cache size: 432,944 tokens'"
+        else "lines of vLLM have shares of its cache, whose size is needed, too: a line such as "
+        "'GPU KV cache size: 432,944 tokens'"
     )
 
 
-def _numbers(match: re.Match[str]) -> list[float]:
-    return [min(_MOST, float(text.replace(",", ""))) for text in match.groups()]
+def _numbers(line: str, patterns: Iterable[re.Pattern[str]]) -> list[float]:
+    """The numbers of a line that has all patterns, one after the other; else none. Each is searched
+    once, as one pattern of all would take time with a power of the line's length.
+    """
+    found, end = [], 0
+    for pattern in patterns:
+        match = pattern.search(line, end)
+        if match is None:
+            return []
+        found.append(min(_MOST, float(match[1].replace(",", ""))))
+        end = match.end()
+    return found
 
 
 def _of_vllm(lines: Iterable[str], cache_tokens: float) -> Iterable[ServedStep]:
     ran = 0.0
-    for match in filter(None, map(_VLLM.search, lines)):
-        prompts, rate, running, share = _numbers(match)
+    for numbers in filter(None, [_numbers(line, _VLLM) for line in lines]):
+        prompts, rate, running, share = numbers
         steady = abs(running - ran) <= _STEADY * running
         if steady and running and rate and not prompts and cache_tokens:
             yield ServedStep(running, share / 100 * cache_tokens / running, running / rate)
@@ -93,9 +114,9 @@ def _of_sglang(lines: Iterable[str]) -> Iterable[ServedStep]:
     computed = False
     for line in lines:
         computed = computed or "Prefill batch" in line
-        match = _SGLANG.search(line)
-        if match:
-            running, tokens, rate = _numbers(match)
+        numbers = _numbers(line, _SGLANG) if "Decode batch" in line else []
+        if numbers:
+            running, tokens, rate = numbers
             if running and rate and not computed:
                 yield ServedStep(running, tokens / running, running / rate)
             computed = False
@@ -140,9 +161,8 @@ def _of_page(page: Mapping[str, float]) -> ServerFigures:
     decoded = page.get("vllm:generation_tokens_total", 0.0)
     if not (each_s and iterations and prompt and decoded):
         return ServerFigures(
-            lacks="a page of vLLM's metrics needs inter_token_latency_seconds, "
-            "iteration_tokens_total, generation_tokens_total and request_prompt_tokens, with "
-            "something in them"
+            lacks="a page of vLLM's metrics needs samples of inter_token_latency_seconds, "
+            "iteration_tokens_total, generation_tokens_total and request_prompt_tokens"
         )
     sequences = max(1.0, decoded / iterations)
     computed = mean("iteration_tokens_total") - decoded / iterations

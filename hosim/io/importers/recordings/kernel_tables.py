@@ -79,7 +79,7 @@ def read_kernel_tables(
 
     Of a Parquet file rows in dtypes that hosim has no kernels for are left out, and ``tell`` is
     told how many. With a ``model``, parameters of a builder, the file has the times of its layers
-    (:mod:`hosim.io.importers.recordings.kernel_tables`).
+    (:func:`kernels_of_layers`).
     """
     source = os.fspath(path)
     if model is not None:
@@ -393,7 +393,7 @@ def kernels_of_layers(
 ) -> list[Timed]:
     """The class, the sizes and the times of each product and of attention in a table of layers.
 
-    ``model`` are the parameters of a builder (:func:`hosim.io.models.builder.build`), with ``tensor``
+    ``model`` has the parameters of a builder (:func:`hosim.io.models.builder.build`), with ``tensor``
     if several devices shared a layer. ``tell`` is told of layers that are none of hosim's classes
     of kernels, and how many rows have prompts beside sequences that decode. Raises
     :class:`InputError` for other columns, and where nothing is left.
@@ -453,8 +453,8 @@ def _attention_of_layers(
     mixed = (chunk > 0) & (decodes > 0)
     if mixed.any():
         tell(
-            f"left out: {counted(int(mixed.sum()), 'row')} of prompts beside sequences that decode, "
-            "which are one kernel there and two here"
+            f"left out: {counted(int(mixed.sum()), 'row')} of prompts beside sequences that "
+            "decode, which are one kernel there and two here"
         )
     prompts, steps = (chunk > 0) & ~mixed, (decodes > 0) & ~mixed & (keys > 0)
     for kernel, chosen, sizes in (
