@@ -472,6 +472,48 @@ def test_a_buffer_that_is_closed_is_no_hindrance(make):
         assert torch.equal(offloaded(X[0]), wanted)
 
 
+class Compared:
+    def __lt__(self, other):
+        return SCALES["of"] < other
+
+
+class Set:
+    def __setattr__(self, name, value):
+        self.__dict__[name] = value * SCALES["of"]
+
+
+class Printed:
+    def __str__(self):
+        return str(SCALES["of"])
+
+
+class Begun:
+    def __init__(self):
+        self.scale = SCALES["of"]
+
+
+def set_there(self, h):
+    self.set.scale = 1.0
+    return h * self.set.scale
+
+
+@pytest.mark.parametrize(
+    ("does", "kept"),
+    [
+        (lambda self, h: h if self.other < 2 else h + 1, {"other": Compared()}),
+        (set_there, {"set": Set()}),
+        (lambda self, h: h * float(str(self.printed)), {"printed": Printed()}),
+        (lambda self, h: h * Begun().scale, {}),
+    ],
+)
+def test_what_methods_read_that_no_code_names(monkeypatch, does, kept):
+    with hosim.offload(Net(does, **kept), X[0], **SMALL) as offloaded:
+        offloaded(X[0])
+        monkeypatch.setitem(SCALES, "of", 5.0)
+        with pytest.raises(InputError):
+            offloaded(X[0])
+
+
 @pytest.mark.long
 def test_what_is_installed_below_a_virtual_environment_is_not_the_users(tmp_path):
     """A folder of packages that is on the path, and not the interpreter's own."""
