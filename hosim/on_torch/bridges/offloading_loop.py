@@ -1,4 +1,5 @@
-"""What :func:`hosim.offload_callback` returns. Imports torch, and transformers where it is installed.
+"""What :func:`hosim.offload_callback` returns. Imports torch, and transformers where it is
+installed.
 
 A loop of torch calls the model, then ``backward`` of its loss, then the optimizer. The plan has
 forward and backward in one program, so both run when the model is called. The loss is a node of

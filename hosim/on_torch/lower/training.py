@@ -61,8 +61,8 @@ from hosim.on_torch.lower.two_traces import (
 from hosim.plain_text import shown
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
-"""Optimizers of whose ``step`` a first one without state equals one from a state of zeros, if no momentum
-is dampened.
+"""Optimizers whose first step without state equals one from a state of zeros, if no momentum is
+dampened: also for classes that inherit their ``step``.
 """
 
 _OF_THE_MODEL = "write the model and its loss without looking at what tensors contain"
