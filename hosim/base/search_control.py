@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import current_thread, main_thread
 from types import FrameType
+from typing import TypedDict
 
 from hosim.units import human_percent, human_time
 
@@ -30,6 +31,14 @@ DONE, BY_WORK, BY_BOUND, BY_TIME, BY_CTRL_C, BY_CALLBACK = (
 """Why a search ended: nothing was to be gained, or its effort was spent; or what ended it
 before.
 """
+
+
+class EndFields(TypedDict, total=False):
+    """Where a search ends, as keywords (:class:`hosim.planner.hyperoffload.search.Ends`)."""
+
+    effort: float
+    work: int | None
+    within: float
 
 
 @dataclass(frozen=True, slots=True)

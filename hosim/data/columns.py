@@ -80,7 +80,7 @@ class Columns(Sequence[P]):
         named: Iterable[int] = (),
         made: tuple[P, ...] | None = None,
     ) -> None:
-        """``codes`` index ``alike``, of which several may be so."""
+        """``codes`` index ``alike``, of which several items may be of one kind."""
         lists, shared = _getter(self.lists), attrgetter(*self._shared)
         known: dict[Hashable, int] = {}
         first, kinds = list[P](), list[int]()

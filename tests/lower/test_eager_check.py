@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses.fake_tensor import FakeTensor  # noqa: E402
+
 import hosim  # noqa: E402
 from hosim.errors import InputError  # noqa: E402
 
@@ -78,6 +80,21 @@ def test_a_call_beside_eager_that_others_would_see_is_refused():
     optimizer.register_step_post_hook(lambda *_: None)
     with pytest.raises(InputError, match="check=True takes a step more"):
         hosim.offload(model, {"x": X}, optimizer=optimizer, loss=loss_of, check=True, **QUICK)
+
+
+def test_a_call_that_fails_leaves_everything_as_it_was():
+    class Failing(Layers):
+        def forward(self, x):
+            found = super().forward(x)
+            if not (torch.compiler.is_exporting() or isinstance(found, FakeTensor)):
+                raise MemoryError
+            return found
+
+    model = Failing()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(InputError, match="without hosim"):
+        hosim.offload(model, X, check=True, **QUICK)
+    assert all(map(torch.equal, model.state_dict().values(), before.values()))
 
 
 @pytest.mark.parametrize("trains", [False, True])

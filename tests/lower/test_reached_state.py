@@ -4,9 +4,13 @@ or one line that names it.
 
 from __future__ import annotations
 
+import array
 import collections
+import contextlib
+import ctypes
 import functools
 import itertools
+import mmap
 import random
 import subprocess
 import sys
@@ -434,6 +438,80 @@ def test_a_capture_changes_nothing():
     with pytest.raises(InputError):
         hosim.offload(model, {"x": X[0]}, **SMALL)
     assert model.seen == []
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: memoryview(bytearray(8))[::2],
+        lambda: (ctypes.c_int * 4)(),
+        lambda: array.array("i", [0] * 4),
+        lambda: mmap.mmap(-1, 4),
+    ],
+)
+def test_bytes_that_a_capture_changes_are_as_before(make):
+    held = make()
+    before = memoryview(held).tobytes()
+
+    def counts(self, h):
+        held[0] = held[0] + 1
+        return h
+
+    with contextlib.suppress(InputError):
+        hosim.offload(Net(counts), X[0], **SMALL).close()
+    assert memoryview(held).tobytes() == before
+
+
+@pytest.mark.parametrize("make", [lambda: mmap.mmap(-1, 4), lambda: memoryview(b"abcd")])
+def test_a_buffer_that_is_closed_is_no_hindrance(make):
+    held = make()
+    (held.close if hasattr(held, "close") else held.release)()
+    model = Net(lambda self, h: h if held is None else h + 1)
+    wanted = model(X[0])
+    with hosim.offload(model, X[0], **SMALL) as offloaded:
+        assert torch.equal(offloaded(X[0]), wanted)
+
+
+class Compared:
+    def __lt__(self, other):
+        return SCALES["of"] < other
+
+
+class Set:
+    def __setattr__(self, name, value):
+        self.__dict__[name] = value * SCALES["of"]
+
+
+class Printed:
+    def __str__(self):
+        return str(SCALES["of"])
+
+
+class Begun:
+    def __init__(self):
+        self.scale = SCALES["of"]
+
+
+def set_there(self, h):
+    self.set.scale = 1.0
+    return h * self.set.scale
+
+
+@pytest.mark.parametrize(
+    ("does", "kept"),
+    [
+        (lambda self, h: h if self.other < 2 else h + 1, {"other": Compared()}),
+        (set_there, {"set": Set()}),
+        (lambda self, h: h * float(str(self.printed)), {"printed": Printed()}),
+        (lambda self, h: h * Begun().scale, {}),
+    ],
+)
+def test_what_methods_read_that_no_code_names(monkeypatch, does, kept):
+    with hosim.offload(Net(does, **kept), X[0], **SMALL) as offloaded:
+        offloaded(X[0])
+        monkeypatch.setitem(SCALES, "of", 5.0)
+        with pytest.raises(InputError):
+            offloaded(X[0])
 
 
 @pytest.mark.long

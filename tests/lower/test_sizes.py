@@ -4,6 +4,9 @@ eager's bits.
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -145,3 +148,20 @@ def test_running_statistics_are_written():
         graph = step.plan.graph
         written = {graph.tensors[t].name for op in graph.ops for t in op.mutates}
     assert {"norm.running_mean", "norm.running_var"} <= written
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_no_batch_outlives_its_call(trains):
+    """A batch may be most of what a device has."""
+    model, optimizer = made()
+    asked = {"optimizer": optimizer, "loss": loss_of} if trains else {}
+    for rows in (8, 3):
+        given = batch(rows) if trains else {"x": batch(rows)["x"]}
+        seen = [weakref.ref(value) for value in given.values()]
+        if rows == 8:
+            offloaded = hosim.offload(model, given, **asked, **PLANNED)
+        offloaded(**given)
+        del given
+        gc.collect()
+        assert not any(one() is not None for one in seen)
+    offloaded.close()

@@ -303,3 +303,12 @@ def test_layers_are_counted_over_all_stages(on_device: int) -> None:
     alone, step = hosim.replay(whole, RTX).makespan_ns, hosim.replay_stages(stages).step_ns
     if on_device > 1:  # else both stages compute there, and each has half of the processor
         assert step == pytest.approx(alone, rel=0.01)
+
+
+@pytest.mark.parametrize("said", ["many", None, float("inf"), [4]])
+def test_a_file_may_say_no_number_of_layers(said: object) -> None:
+    graph = layers(2, experts=False)
+    damaged = Graph(graph.name, graph.tensors, graph.ops, {**graph.meta, "layers": said})
+    with pytest.raises(InputError) as raised:
+        policy_named("llama_cpp").plan(damaged, RTX, 64 * MIB)
+    assert raised.value.where == "meta.layers"

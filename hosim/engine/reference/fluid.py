@@ -327,9 +327,9 @@ class Fluid:
             hardware.tier_scope(tier),
             hardware.tiers[hardware.tier_index[tier]].compute,
         )
+        # While all copy the same, each loses what one takes.
         is_whole = self.folded or (processor is not None and processor.alone)
         parts = 1 if is_whole else hardware.sharers(scope)
-        # while all copy the same, each loses what one takes
         for near in [other for other in self.places if other.at[scope] == place.at[scope]]:
             for crossing, n in near.counts.items():
                 channel = listed[crossing].channel

@@ -1,5 +1,5 @@
-"""hosim's plans inside the training loops and compilers of others. Nothing here imports torch before
-it is called.
+"""hosim's plans inside the training loops and compilers of others. Importing it imports
+no torch.
 """
 
 from typing import TYPE_CHECKING

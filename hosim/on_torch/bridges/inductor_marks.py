@@ -65,7 +65,7 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
     Raises
     ------
     InfeasibleError
-        If torch can offload everything that it is able to, and the peak is still above the budget.
+        If the peak is above the budget even with everything offloaded that torch can offload.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
         self.results: list[Result] = []
 
     def uuid(self) -> None:
-        """No cache of inductor: compiled code would come without a plan."""
+        """``None`` keeps inductor from its cache, whose code would come without a plan."""
         return
 
     def __call__(
@@ -132,8 +132,8 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
             if found is None:
                 raise InfeasibleError(
                     f"forward and backward hold {human_size(peak)} at op {graph.ops[at].name!r}, "
-                    f"where nothing is idle that torch can offload; the budget is "
-                    f"{human_size(budget)}: give it at least that"
+                    "where nothing is idle that torch can offload, and the budget is "
+                    f"{human_size(budget)}"
                 )
             left.remove(found)
             marked.append(found.node)

@@ -1,4 +1,5 @@
-"""What :func:`hosim.offload_callback` returns. Imports torch, and transformers where it is installed.
+"""What :func:`hosim.offload_callback` returns. Imports torch, and transformers where it is
+installed.
 
 A loop of torch calls the model, then ``backward`` of its loss, then the optimizer. The plan has
 forward and backward in one program, so both run when the model is called. The loss is a node of
@@ -74,6 +75,8 @@ class OffloadingLoop(TrainerCallback):  # type: ignore[misc]
         """The largest predicted peak of what has run, in bytes of the device tier."""
         self._options = options
         self._model: Any = None
+        self._compiled: Any = None
+        """What ``torch.compile`` has made of the model's call (``model.compile()``), if anything."""
         self._optimizer: Any = None
         self._rounds = 1
 
@@ -91,7 +94,7 @@ class OffloadingLoop(TrainerCallback):  # type: ignore[misc]
     def whole(self) -> None:
         """Bring everything back into the model and the optimizer, until the next call."""
         if self.step is not None:
-            self._model._compiled_call_impl = None
+            self._model._compiled_call_impl = self._compiled
             self.step.close()
             self.step = None
         if self._model is not None:
@@ -100,7 +103,7 @@ class OffloadingLoop(TrainerCallback):  # type: ignore[misc]
     def _attach(self, model: torch.nn.Module, optimizer: Any, rounds: int) -> None:
         if self._model is not None:
             raise InputError("this callback is attached to a loop already; make one for each")
-        self._model = model
+        self._model, self._compiled = model, model._compiled_call_impl
         self._optimizer, self._rounds = optimizer, rounds
         model._compiled_call_impl = self._call
 
@@ -111,13 +114,15 @@ class OffloadingLoop(TrainerCallback):  # type: ignore[misc]
         finally:
             if model is not None:
                 del model._compiled_call_impl
-            self._model = None
+                if self._compiled is not None:
+                    model._compiled_call_impl = self._compiled
+            self._model = self._compiled = None
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         model = self._model
         if not (model.training and torch.is_grad_enabled()):
             self.whole()
-            return model._call_impl(*args, **kwargs)
+            return (self._compiled or model._call_impl)(*args, **kwargs)
         if args:
             raise InputError("an offloaded step takes the model's inputs by name: model(**batch)")
         if self.step is None:
@@ -138,7 +143,7 @@ class OffloadingLoop(TrainerCallback):  # type: ignore[misc]
         return 1 / rounds / getattr(accelerates, "num_steps", 1)
 
     def _capture(self, inputs: dict[str, Any]) -> None:
-        self._model._compiled_call_impl = None
+        self._model._compiled_call_impl = self._compiled
         try:
             optimizer = getattr(self._optimizer, "optimizer", self._optimizer)
             made = offload(self._model, inputs, optimizer=optimizer, **self._options)
@@ -164,6 +169,8 @@ class OffloadingLoop(TrainerCallback):  # type: ignore[misc]
                 "offload_callback trains in one process on one device; for several use "
                 "hosim.offload with DistributedDataParallel or FSDP"
             )
+        if self._model is at["model"]:
+            self._detach()  # an error ended the training before this one, and nothing said so
         self._attach(at["model"], at["optimizer"], args.gradient_accumulation_steps)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **at: Any) -> None:

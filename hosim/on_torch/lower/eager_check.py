@@ -17,7 +17,7 @@ from hosim.on_torch.lower.callable import Captured, OffloadedModel
 from hosim.on_torch.lower.devices import named_tensors
 from hosim.on_torch.lower.exported_call import Inputs
 from hosim.on_torch.lower.parameter_hooks import hooks_after, hooks_before
-from hosim.on_torch.lower.tiers import Device
+from hosim.on_torch.lower.tiers import Device, in_one_line
 
 
 def require_eagers_bits(
@@ -55,8 +55,8 @@ def require_eagers_bits(
         wanted = _undone(captured, optimizer, eagerly, inputs)
     except device.out_of_memory as error:
         raise InputError(
-            "check=True calls the model once without hosim, for which there is no room; leave it "
-            "out"
+            "check=True calls the model once without hosim, and there may be no room for that "
+            f"({in_one_line(error, None)}); leave it out"
         ) from error
     found = _undone(captured, optimizer, offloaded, inputs)
     (ours, spec), (theirs, other) = map(tree_flatten_with_path, (found, wanted))
@@ -107,12 +107,15 @@ def _undone(
     }
     kept = {name: tensor.detach().cpu().clone() for name, tensor in written.items()}
     args, kwargs = tree_map_only(torch.Tensor, lambda value: value.clone(), inputs)
-    with _as_before(captured, optimizer), torch.random.fork_rng():
-        results = tree_map_only(torch.Tensor, lambda value: value.cpu().clone(), call(args, kwargs))
-    left = {name: tensor.detach().cpu().clone() for name, tensor in written.items()}
-    with torch.no_grad():
-        for name, tensor in written.items():
-            tensor.copy_(kept[name])
+    try:
+        with _as_before(captured, optimizer), torch.random.fork_rng():
+            returned = call(args, kwargs)
+            results = tree_map_only(torch.Tensor, lambda value: value.cpu().clone(), returned)
+        left = {name: tensor.detach().cpu().clone() for name, tensor in written.items()}
+    finally:
+        with torch.no_grad():
+            for name, tensor in written.items():
+                tensor.copy_(kept[name])
     return {"the result": results, "written": left}
 
 

@@ -128,11 +128,12 @@ class _ExportedCall:
                 raise InputError("expected inputs nested like the example's")
             return list(values)
 
-        like = self._faked(inputs, everywhere=False)
+        # What outlives this function must not keep the inputs, which an ExportedProgram does.
+        like, calls = self._faked(inputs, everywhere=False), written(exported.graph_module)
 
         def retraced() -> None:
             found, _ = replace(self, on_fakes=True)._exported(self._faked(like), kept)
-            require_alike(written(exported.graph_module), written(found.graph_module))
+            require_alike(calls, written(found.graph_module))
 
         return Captured(
             model,

@@ -74,7 +74,7 @@ def copied(box: Any) -> Any:
     if isinstance(box, set):
         return set(box)
     if isinstance(box, _BYTES):
-        return memoryview(box).tobytes()
+        return _bytes_of(box)
     if isinstance(box, contextvars.ContextVar):
         return plain(box.get(None))
     if isinstance(box, numpy.ndarray):
@@ -83,6 +83,15 @@ def copied(box: Any) -> Any:
             numpy.ascontiguousarray(box).tobytes()
         ) if is_plain_array else 0
     return _state_of(box)[0]()
+
+
+def _bytes_of(box: Any) -> bytes | None:
+    """Return what an object with a buffer has; ``None`` for one that is closed or released."""
+    try:
+        with memoryview(box) as held:
+            return held.tobytes()
+    except ValueError:
+        return None
 
 
 def _state_of(drawing: Any) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -132,7 +141,7 @@ def _differs(before: Any, now: Any) -> bool:
 
 def refill(box: Any, before: Any) -> None:
     """Let a container hold what it held, or a generator go on where it was."""
-    if isinstance(before, int):
+    if before is None or isinstance(before, int):
         return
     if isinstance(box, (MutableMapping, set)):
         if (
@@ -151,9 +160,8 @@ def refill(box: Any, before: Any) -> None:
     elif isinstance(box, bytearray):
         box[:] = before
     elif isinstance(box, _BYTES):
-        with memoryview(box) as held:
-            if not held.readonly and held.tobytes() != before:
-                held.cast("B")[:] = before
+        if _bytes_of(box) not in (None, before):
+            _write(box, before)
     elif isinstance(box, contextvars.ContextVar):
         pass
     elif isinstance(box, numpy.ndarray):
@@ -161,3 +169,15 @@ def refill(box: Any, before: Any) -> None:
             box[...] = before[0]
     else:
         _state_of(box)[1](before)
+
+
+def _write(box: Any, before: bytes) -> None:
+    """Write into a buffer, unless it is read-only or has another size now."""
+    with memoryview(box) as held:
+        if held.readonly or held.nbytes != len(before):
+            return
+        if held.c_contiguous:
+            held.cast("B")[:] = before
+        else:
+            items = numpy.asarray(held)
+            items[...] = numpy.frombuffer(before, items.dtype).reshape(items.shape)

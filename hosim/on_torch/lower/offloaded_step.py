@@ -306,6 +306,11 @@ def _captured(
     compiled: CompiledModel | None,
 ) -> CapturedTraining:
     """A step that was captured for ``inputs``, as a call."""
+    mode = TrueLayouts()
+    like = {
+        key: fake_on(mode, value, value.device) if isinstance(value, torch.Tensor) else value
+        for key, value in inputs.items()
+    }
     settings = frozenset(step.settings)
     held = {
         one.placeholder: value
@@ -313,7 +318,7 @@ def _captured(
         if value is not None and one.placeholder not in settings
     }
     names = tuple(one.placeholder for one in step.program.givens if one.placeholder not in held)
-    named = _namer(step, inputs, names)
+    named = _namer(step, like, names)
 
     def flat(*args: Any, **kwargs: Any) -> list[Any]:
         values = _settings(step) | named(*args, **kwargs)
@@ -325,18 +330,12 @@ def _captured(
             step.exchanges.ended()
         return results[0]
 
-    mode = TrueLayouts()
-    like = {
-        key: fake_on(mode, value, value.device) if isinstance(value, torch.Tensor) else value
-        for key, value in inputs.items()
-    }
-
     def again(given: Mapping[str, Any], title: str) -> TrainingStep:
         assert step.resized is not None
         return step.resized(given, title)
 
     def resized(args: tuple[Any, ...], kwargs: dict[str, Any], title: str) -> CapturedTraining:
-        given = {**dict(zip(inputs, args, strict=False)), **kwargs}
+        given = {**dict(zip(like, args, strict=False)), **kwargs}
         return _captured(again(given, title), model, given, optimizer, compiled)
 
     def retraced() -> None:

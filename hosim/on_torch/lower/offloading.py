@@ -397,8 +397,8 @@ def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
 
 
 def _accounted(plan: Plan, hardware: Hardware, budget_bytes: int, **rule: Any) -> Result:
-    """The replay in program order. Its memory is that of a host that launching takes no time, as
-    one that is further ahead holds more: what the host takes is true of its times alone.
+    """The replay in program order. What the host takes to launch counts in its times alone: its
+    memory is that with a host that takes no time, which is further ahead and holds more.
     """
     result = replay(plan, hardware, budget_bytes, account=IN_PROGRAM_ORDER, **rule)
     if hardware.software is None:

@@ -25,6 +25,7 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -56,13 +57,13 @@ INSTALLED = tuple(
 _NOT_WALKED = ("torch", "numpy", "builtins", "hosim")
 _CALLED = ("forward", "backward", "setup_context")
 """Methods that are called under no name of the user's, as are those with two underscores."""
+_MAKES = ("__new__", "__init__")
+"""Methods that a call of a class calls."""
 _OF_CLASSES = frozenset((*vars(type), *vars(object), "__annotations__", "__weakref__")) - {
-    "__call__",
-    "__getattribute__",
-    "__hash__",
-    "__eq__",
-}
-"""Names that every class has, or that Python asks for when one is made."""
+    "__call__", "__getattribute__", "__setattr__", "__delattr__", "__hash__", "__eq__", "__ne__",
+    "__lt__", "__le__", "__gt__", "__ge__", "__str__", "__repr__", "__format__",
+}  # fmt: skip
+"""Names that every class has and that no use of its objects calls."""
 
 
 Made = tuple[MutableMapping[Any, Any], Any, Any]
@@ -363,6 +364,11 @@ class Reached:
             self._attributes(place, key, vars(value), reads, named)
         elif isinstance(value, type):
             self._class(place, key, value, reads)
+            for name, base in product(_MAKES, value.__mro__):
+                made_by = vars(base).get(name)
+                made_by = getattr(made_by, "__func__", made_by)
+                if isinstance(made_by, types.FunctionType):
+                    self._visit(place, key, made_by, reads)
         else:
             own = {} if type(value).__module__.startswith("hosim.") else _attributes_of(value)
             self._visit(place, key, own.get("__wrapped__"), reads)

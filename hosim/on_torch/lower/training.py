@@ -61,8 +61,8 @@ from hosim.on_torch.lower.two_traces import (
 from hosim.plain_text import shown
 
 _ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
-"""Optimizers of whose ``step`` a first one without state equals one from a state of zeros, if no momentum
-is dampened.
+"""Optimizers whose first step without state equals one from a state of zeros, if no momentum is
+dampened: also for classes that inherit their ``step``.
 """
 
 _OF_THE_MODEL = "write the model and its loss without looking at what tensors contain"
@@ -216,7 +216,11 @@ def _step_of(
     stepping, update, mode, held = ready.stepping, ready.update, ready.mode, ready.held
     rates, fakes, given = list(ready.rates), stepping.fakes, stepping.given
     learned, reached, exchanges = stepping.learned, stepping.reached, stepping.exchanges
-    tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+    tensors = {  # fakes, so that the step does not keep what the inputs contain
+        key: fake_on(mode, value, value.device)
+        for key, value in inputs.items()
+        if isinstance(value, torch.Tensor)
+    }
     with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
         flat = [
             *(fakes[id(t)] for _, _, t in held),

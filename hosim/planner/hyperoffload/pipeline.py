@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
-from hosim.base.search_control import SearchRecord
+from hosim.base.search_control import EndFields, SearchRecord
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
@@ -69,15 +69,15 @@ def search(
     arms: Sequence[Arm] = (),
     needed: Sequence[Arm] = (),
     judge: Judge = replay,
-    **ends: Any,
+    **ends: Unpack[EndFields],
 ) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result.
 
-    ``ends`` are fields of :class:`hosim.planner.hyperoffload.search.Ends`. ``alpha`` adds sweeps by
-    the cost of the description (:mod:`hosim.planner.hyperoffload.selection`). ``arms`` are more of
-    them than the planner's own; those ``needed`` are gone through to the end whatever the effort, unless
-    nothing waits or something else has ended the search. ``judge`` replays the plans that are
-    compared.
+    ``ends`` are the fields of :class:`hosim.planner.hyperoffload.search.Ends`. ``alpha`` adds
+    sweeps by the cost of the description (:mod:`hosim.planner.hyperoffload.selection`). ``arms``
+    come beside the planner's own; those ``needed`` are gone through to the end whatever the effort,
+    unless nothing waits or something else has ended the search. ``judge`` replays the plans that
+    are compared.
     """
     when = Ends(**ends)
     run = Search(

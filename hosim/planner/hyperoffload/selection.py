@@ -188,8 +188,9 @@ class GapSweep:
         )
 
     def _opening(self) -> Mapping[int, list[Gap]]:
-        """The gaps by the ops from which on they are open, less those in which no op can exceed the
-        budget: moves only free room, but for prefetches of what starts below.
+        """The gaps by the ops from which on they are open, without those in which no op can exceed
+        the budget. A move only frees room, except for the prefetches of what starts below, which
+        ``level`` has.
         """
         problem, graph, count = self.problem, self.problem.graph, self.count
         held = zip(problem.held_bytes, accumulate(self.level), strict=False)

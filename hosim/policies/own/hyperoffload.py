@@ -7,12 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any
+from typing import Unpack
 
 from hosim.base.collector import rare_collection
+from hosim.base.search_control import EndFields
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
 from hosim.engine import replay
@@ -40,14 +40,14 @@ def plan(
     placement: str = PLANNED,
     judge: Judge = replay,
     rivals: bool = True,
-    **ends: Any,
+    **ends: Unpack[EndFields],
 ) -> Plan:
     """The best plan that the planner finds within the budget; raises
     :class:`hosim.errors.InfeasibleError` if none.
 
-    ``effort``, ``work`` and ``within`` say where the search ends (``ends``), and ``alpha`` adds a
-    ranking (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change the
-    order of the ops, and run some of them again; ``None`` lets it where the workload says that its
+    ``ends`` (``effort``, ``work`` and ``within``) say where the search ends, and ``alpha`` adds a
+    ranking (:func:`hosim.planner.hyperoffload.search`). ``reorder`` and ``recompute`` let it change
+    the order of the ops, and run some of them again; ``None`` lets it where the workload says that its
     ops may (:func:`hosim.edits.is_repeatable`). ``placement`` is a rule of
     :mod:`hosim.planner.schedule.tiers_below.placement`, or
     :data:`hosim.planner.schedule.tiers_below.placement.PLANNED`. ``judge`` replays the plans that are
@@ -69,8 +69,16 @@ def plan(
     arms, needed = [rewriting(reorder, recompute)], [asking_rivals(asked)] if rivals else []
     given = graph, hardware, budget_bytes
     try:
-        sought: Mapping[str, Any] = {"alpha": alpha, "seed": seed, "judge": judge, **ends}
-        found = search(*given, placement=rule, arms=arms, needed=needed, **sought)
+        found = search(
+            *given,
+            alpha=alpha,
+            seed=seed,
+            placement=rule,
+            arms=arms,
+            needed=needed,
+            judge=judge,
+            **ends,
+        )
         return sturdier(found.plan, hardware, budget_bytes, judge)
     except InfeasibleError:
         if not rivals:

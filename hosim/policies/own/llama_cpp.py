@@ -292,7 +292,14 @@ class _Layers:
         numbered = [
             n for op, n in zip(self.graph.ops, self.of, strict=True) if _NUMBER.search(op.name)
         ]
-        return max(1 + max(numbered, default=-1), int(self.graph.meta.get(LAYERS, 0)))
+        said = self.graph.meta.get(LAYERS, 0)
+        if type(said) is not int:
+            raise InputError(
+                f"expected a number of layers, got {shown(said, 60)}",
+                source=self.graph.name,
+                where=f"meta.{LAYERS}",
+            )
+        return max(1 + max(numbered, default=-1), said)
 
     @cached_property
     def with_experts(self) -> tuple[int, ...]:

@@ -54,7 +54,7 @@ from hosim.policies.own.distance import at_distance, not_in_place
 
 @dataclass(frozen=True, slots=True)
 class PeakStrategy:
-    """The settings of the strategy, under MindSpore's names; what each means says the policy."""
+    """The settings of the strategy, under MindSpore's names (the policy says what each means)."""
 
     max_device_memory: int | None
     peak_modeled_headroom_bytes: int | None

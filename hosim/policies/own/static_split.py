@@ -35,6 +35,7 @@ the host, or fetches at the end of a step for the first ops of the next one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack, cast
 
 from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
@@ -53,6 +54,18 @@ _LATER = 4
 """What ops ahead are divided by where too little room is left for what is fetched so far ahead."""
 
 
+class GroupShares(TypedDict, total=False):
+    """The shares of groups of tensors (:mod:`hosim.planner.schedule.tiers_below.shares_below`)."""
+
+    weights: float | None
+    cache: float | None
+    states: float | None
+    activations: float | None
+
+
+_SMALLEST: dict[str, float | None] = dict.fromkeys(GroupShares.__annotations__)
+
+
 def plan(
     graph: Graph,
     hardware: Hardware,
@@ -62,10 +75,10 @@ def plan(
     buffers: int | None = None,
     spread: str | Choose = EVEN,
     placement: str = FASTEST,
-    **shares: float | None,
+    **shares: Unpack[GroupShares],
 ) -> Plan:
-    """The plan; ``shares`` are ``weights``, ``cache``, ``states`` and ``activations``. Each of some
-    dozen shares that are tried costs O(uses log uses).
+    """The plan; ``shares`` are the parts of each group's bytes that are offloaded, ``None`` for the
+    smallest that fits. Each of some dozen shares that are tried costs O(uses log uses).
     """
     residency = Plan(graph).residency(hardware.device_tier)
     at_home = starts_below(graph, hardware)
@@ -86,7 +99,8 @@ def plan(
     def lacking(tensors: Sequence[int], way: int) -> int:
         return stays.peak_bytes(stays_of(tensors, leads[way])) - budget_bytes
 
-    chosen, way = tensors_below(graph, shares, spread, len(leads), lacking)
+    given = _SMALLEST | cast("dict[str, float | None]", shares)
+    chosen, way = tensors_below(graph, given, spread, len(leads), lacking)
     space = space_below(
         graph, hardware, {t: residency[t] for t in at_home}, read_placement(placement, hardware)
     )
