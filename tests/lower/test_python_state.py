@@ -239,9 +239,8 @@ def test_changes_after_the_capture_are_refused(is_training):
                 run(x=X)
 
 
-@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
-@pytest.mark.parametrize("is_training", [True, False])
+@pytest.mark.parametrize("is_training", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_hook_of_the_compiled_model_after_it_was_offloaded(is_training):
     compiled = torch.compile(Toy())
     with offloaded(compiled, is_training) as run, torch.no_grad():

@@ -42,16 +42,30 @@ _library.impl("fused", lambda reads, updates, *, out: None, "CompositeExplicitAu
 
 
 class CompiledCall(StepOp):
-    """A call that says what it does to fake tensors. ``real`` computes."""
+    """A call that says what it does to fake tensors. ``real`` computes. Calls of one ``text`` (the
+    program and the lines in it) are equal.
+    """
 
     # torch.fx keeps it where nothing takes its results, since it may write what it is given
     _nondeterministic_seeded = True
 
     def __init__(
-        self, name: str, told: Callable[..., Any], real: Callable[..., Any], tags: Any
+        self,
+        name: str,
+        told: Callable[..., Any],
+        real: Callable[..., Any],
+        tags: Any,
+        text: tuple[str, ...],
     ) -> None:
         super().__init__(name, told, tags=tags)
         self.real = StepOp(name, real, tags=tags)
+        self._text = text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CompiledCall) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
 
 def bind_calls(module: GraphModule) -> None:
@@ -82,6 +96,7 @@ class InductorProgram:
         roles = {name: _told(roles) for name, roles in self.wrapper.kernels.items()}
         checks = dict.fromkeys(("assert_size_stride", "assert_alignment"), lambda *_: None)
         views = {"reinterpret_tensor": _reinterpreted, "empty_strided_cpu": _allocated}
+        self._source = source
         self._names = names
         self._told = {**names, **roles, **checks, **views}
 
@@ -95,7 +110,9 @@ class InductorProgram:
             else _title(call.function)
         )
         tags = getattr(self._called(call.function), "tags", ()) if call.function else ()
-        return CompiledCall(title, _function(call, self._told), _function(call, self._names), tags)
+        text = (self._source, *call.takes, *call.lines, *call.gives)
+        told, real = _function(call, self._told), _function(call, self._names)
+        return CompiledCall(title, told, real, tags, text)
 
     def name(self, call: WrapperCall) -> str:
         """The name of a call's node."""
