@@ -139,6 +139,20 @@ def test_calls_of_a_text():
     assert text.results[0].takes == ("buf8",)
 
 
+def test_checks_of_several_values_at_once():
+    """As torch 2.14 writes them: those of inputs are left out, others go with their call."""
+    alone = "        assert_size_stride(buf3, (3, ), (1, ), 'topk')\n"
+    grouped = "assert_size_stride_grouped((buf3, bufi), ((3,), (3,)), ((1,), (1,)), 'topk')"
+    of_inputs = (
+        "assert_size_stride_grouped((arg0_1, arg1_1), ((16, 16), (16, 16)), (1, 1), 'input')"
+    )
+    source = SOURCE.replace(alone, "").replace("del buf2\n", f"del buf2\n        {grouped}\n")
+    source = source.replace("args.clear()\n", f"args.clear()\n        {of_inputs}\n")
+    first, second, third, *_ = read_wrapper(source).calls
+    assert third.lines[-3:] == ("buf3 = buf2[0]", "bufi = buf2[1]", grouped)
+    assert not any("grouped" in line for call in (first, second) for line in call.lines)
+
+
 @pytest.mark.parametrize(
     "line",
     [

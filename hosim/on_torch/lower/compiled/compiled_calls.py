@@ -17,6 +17,7 @@ from hosim.errors import InputError
 from hosim.io.importers.torch_programs import extent
 from hosim.on_torch.lower.compiled.step_ops import StepOp
 from hosim.on_torch.lower.compiled.wrapper_text import (
+    CHECKS,
     GATHERED,
     READ,
     UPDATED,
@@ -94,7 +95,7 @@ class InductorProgram:
         names: dict[str, Any] = {"__name__": "hosim.on_torch.lower.compiled.compiled_calls.text"}
         exec(compile(source, "<inductor>", "exec"), names)
         roles = {name: _told(roles) for name, roles in self.wrapper.kernels.items()}
-        checks = dict.fromkeys(("assert_size_stride", "assert_alignment"), lambda *_: None)
+        checks = dict.fromkeys(CHECKS, lambda *_: None)
         views = {"reinterpret_tensor": _reinterpreted, "empty_strided_cpu": _allocated}
         self._source = source
         self._names = names

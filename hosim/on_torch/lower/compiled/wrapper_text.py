@@ -21,7 +21,8 @@ READ, WRITTEN, UPDATED, GATHERED = "read", "written", "updated", "gathered"
 
 _ALLOCATES = re.compile(r"empty_strided(_\w+)?$")
 _VIEW = "reinterpret_tensor"
-_CHECKS = frozenset({"assert_size_stride", "assert_alignment"})
+CHECKS = frozenset({"assert_size_stride", "assert_size_stride_grouped", "assert_alignment"})
+"""What checks the layouts of values; the grouped one has several, from torch 2.14 on."""
 _ROLES = {"in_ptr": READ, "out_ptr": WRITTEN, "in_out_ptr": UPDATED}
 
 
@@ -176,9 +177,9 @@ class _Cutting:
             ):
                 return  # when a buffer ends is known from its uses
             case ast.Expr(
-                value=ast.Call(func=ast.Name(id=check), args=[ast.Name(id=name), *_])
-            ) if check in _CHECKS:
-                self._check(name, line)
+                value=ast.Call(func=ast.Name(id=check), args=[ast.Name() | ast.Tuple(), *_])
+            ) if check in CHECKS:
+                self._check(line)
             case ast.Assign(
                 targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=function))
             ) if _ALLOCATES.match(function):
@@ -218,16 +219,16 @@ class _Cutting:
             self.known[name] = len(self.made) - 1
             self.several.add(name)
 
-    def _check(self, name: str, line: ast.stmt) -> None:
-        """A check of what a call has given goes with it; those of inputs are left out, since they
+    def _check(self, line: ast.stmt) -> None:
+        """A check of what one call has given goes with it; those of inputs are left out, since they
         are checked when they are given.
         """
         lines, takes, _ = self._needs(line)
-        maker = self.known[takes[0]] if takes else -1
-        if maker >= 0:
-            base, i = self.items.get(takes[0], ("", 0))
-            self.made[maker][1].extend(
-                [*([f"{takes[0]} = {base}[{i}]"] if base else []), *lines, ast.unparse(line)]
+        makers = {self.known[name] for name in takes}
+        if len(makers) == 1 and min(makers) >= 0:
+            items = [(name, *self.items[name]) for name in takes if name in self.items]
+            self.made[makers.pop()][1].extend(
+                [*[f"{name} = {base}[{i}]" for name, base, i in items], *lines, ast.unparse(line)]
             )
 
     def _needs(self, part: ast.AST) -> tuple[list[str], tuple[str, ...], list[str]]:
