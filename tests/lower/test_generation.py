@@ -84,9 +84,10 @@ def test_generating_and_what_cannot():
             ours, PROMPT, **{CACHE: transformers.DynamicCache(config=model.config)}
         ) == fixed.format("DynamicCache")
         assert refused(ours, PROMPT, use_cache=False) == fixed.format("no cache")
-        assert refused(ours, PROMPT, cache_implementation="offloaded_static") == fixed.format(
-            "an offloaded StaticCache"
-        )
+        if torch.version.cuda is None or torch.cuda.is_available():  # such a cache has a stream
+            assert refused(ours, PROMPT, cache_implementation="offloaded_static") == fixed.format(
+                "an offloaded StaticCache"
+            )
         ours._captured.model.train()
         assert refused(ours, PROMPT).startswith("the model was captured in another mode")
         model.eval()

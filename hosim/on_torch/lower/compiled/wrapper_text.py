@@ -21,8 +21,8 @@ READ, WRITTEN, UPDATED, GATHERED = "read", "written", "updated", "gathered"
 
 _ALLOCATES = re.compile(r"empty_strided(_\w+)?$")
 _VIEW = "reinterpret_tensor"
-CHECKS = frozenset({"assert_size_stride", "assert_size_stride_grouped", "assert_alignment"})
-"""What checks the layouts of values; the grouped one has several, from torch 2.14 on."""
+CHECKS = "assert_"
+"""How functions are called that check values: their layouts, alignment or dtypes."""
 _ROLES = {"in_ptr": READ, "out_ptr": WRITTEN, "in_out_ptr": UPDATED}
 
 
@@ -178,7 +178,7 @@ class _Cutting:
                 return  # when a buffer ends is known from its uses
             case ast.Expr(
                 value=ast.Call(func=ast.Name(id=check), args=[ast.Name() | ast.Tuple(), *_])
-            ) if check in CHECKS:
+            ) if check.startswith(CHECKS):
                 self._check(line)
             case ast.Assign(
                 targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=function))
