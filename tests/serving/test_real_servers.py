@@ -56,7 +56,7 @@ FITTED_TO = 100
             PRO_6000,
             "rtx-pro-6000",
             False,
-            5_078_125,
+            6_787_109,
             0.15,
             0.15,
             0.1,
@@ -128,7 +128,7 @@ def test_a_real_server(
         (RTX_4090, "rtx-pro-6000", True, 148_437),
         (PRO_6000, "rtx-pro-6000", True, 2_523_437),
         (RTX_4090, "rtx-4090", False, 0),
-        (PRO_6000, "rtx-pro-6000", False, 5_078_125),
+        (PRO_6000, "rtx-pro-6000", False, 6_787_109),
     ],
     ids=["rtx-4090-recorded", "rtx-pro-6000-recorded", "rtx-4090-alone", "rtx-pro-6000-alone"],
 )
