@@ -16,7 +16,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.on_torch.lower.insert import insert
 from hosim.on_torch.lower.run import Executor
-from hosim.on_torch.lower.tiers import Device
+from hosim.on_torch.lower.tiers import Device, unlike
 from hosim.on_torch.lower.torch_program import TorchProgram
 from hosim.plain_text import shown
 from hosim.result import Result
@@ -175,16 +175,8 @@ def _check_input(name: str, value: Any, example: Any, moves: bool) -> None:
                 "offload it again"
             )
         return
-    if (
-        not isinstance(value, torch.Tensor)
-        or value.shape != example.shape
-        or value.dtype != example.dtype
-    ):
-        got = (
-            f"{tuple(value.shape)} of {value.dtype}"
-            if isinstance(value, torch.Tensor)
-            else type(value).__name__
-        )
+    got = unlike(value, example)
+    if got is not None:
         raise InputError(
             f"input {name!r} is {got}; it was captured with {tuple(example.shape)} of "
             f"{example.dtype}"

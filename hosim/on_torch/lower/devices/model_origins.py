@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hosim.errors import InputError
-from hosim.on_torch.lower.tiers import Device, HostBytes, Origin, in_one_line, resizable
+from hosim.on_torch.lower.tiers import Device, HostBytes, Origin, in_one_line, resizable, unlike
 
 Loader = Callable[[str], Any]
 """Returns the contents of the parameter or buffer with a name."""
@@ -77,16 +77,8 @@ class LoadedOrigin:
         """
         loaded = self._loaded()
         like, name = self._like, self._names[0]
-        if (
-            not isinstance(loaded, torch.Tensor)
-            or loaded.shape != like.shape
-            or loaded.dtype != like.dtype
-        ):
-            got = (
-                f"{tuple(loaded.shape)} of {loaded.dtype}"
-                if isinstance(loaded, torch.Tensor)
-                else type(loaded).__name__
-            )
+        got = unlike(loaded, like)
+        if got is not None:
             raise InputError(
                 f"the loader gives {got} for {name!r}; the model has {tuple(like.shape)} of "
                 f"{like.dtype}",

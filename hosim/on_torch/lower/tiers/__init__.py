@@ -6,7 +6,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.on_torch.lower.tiers.chunks import Chunks, copy_ways, tiers_used
-    from hosim.on_torch.lower.tiers.error_text import in_one_line
+    from hosim.on_torch.lower.tiers.error_text import in_one_line, unlike
     from hosim.on_torch.lower.tiers.file_tier import ALIGNMENT, CHUNK_BYTES, FileBlock, FileTier
     from hosim.on_torch.lower.tiers.host_bytes import DeviceBytes, HostBytes, copy_bytes, part_of
     from hosim.on_torch.lower.tiers.host_pool import SLAB_BYTES, HostPool
@@ -28,7 +28,7 @@ else:
         __name__,
         {
             "chunks": "Chunks copy_ways tiers_used",
-            "error_text": "in_one_line",
+            "error_text": "in_one_line unlike",
             "file_tier": "ALIGNMENT CHUNK_BYTES FileBlock FileTier",
             "host_bytes": "DeviceBytes HostBytes copy_bytes part_of",
             "host_pool": "HostPool SLAB_BYTES",
@@ -44,4 +44,5 @@ __all__ = [
     "FileBlock", "FileTier", "HostBytes", "HostPool", "Label", "Origin", "Place", "Residents",
     "RunMemory", "TensorCopies", "TierBlock", "copy_bytes", "copy_ways", "in_one_line", "measured",
     "memory_of_tiers", "part_of", "resizable", "shrink_host_memory", "tiers_used", "timeline_of",
+    "unlike",
 ]  # fmt: skip

@@ -1,6 +1,10 @@
-"""Errors of a machine, in one line."""
+"""What errors say of a machine's failures and of values, in one line."""
 
 from __future__ import annotations
+
+from typing import Any
+
+import torch
 
 from hosim.errors import HosimError
 from hosim.on_torch.lower.tiers.transfers import Label
@@ -19,3 +23,16 @@ def in_one_line(error: BaseException, culprit: Label | None) -> str:
         return f"{what}{error.strerror}" + (f" ({error.filename})" if error.filename else "")
     reason = (str(error).strip().splitlines() or [""])[0][:300]
     return f"{what}{type(error).__name__}" + (f": {reason}" if reason else "")
+
+
+def unlike(value: Any, like: torch.Tensor) -> str | None:
+    """Return what a value is, if it is no tensor of the shape and dtype of another.
+
+    >>> unlike(torch.zeros(2), torch.zeros(3))
+    '(2,) of torch.float32'
+    """
+    if not isinstance(value, torch.Tensor):
+        return type(value).__name__
+    if value.shape == like.shape and value.dtype == like.dtype:
+        return None
+    return f"{tuple(value.shape)} of {value.dtype}"
