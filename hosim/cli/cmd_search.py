@@ -1,4 +1,4 @@
-"""``hosim sweep``: one replay for each combination of values."""
+"""The commands that search for a value: ``hosim sweep``, ``frontier`` and ``fit``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import check_drawn, question_of, say_notes, write_picture
-from hosim.cli.progress import bar
+from hosim.cli.progress import bar, progress
 from hosim.cli.terminal import say, warn
 from hosim.errors import InputError
 from hosim.io.options import OPTIONS, Given, Option, declared
 
-_OPTIONS = declared(
+_SWEEP = declared(
     "workload hardware vary points policy budget output jobs scheduler devices no_recompute "
     "rescale detail all plot json",
     replace(
@@ -35,7 +35,7 @@ _OPTIONS = declared(
 )
 
 
-@command(*_OPTIONS)
+@command(*_SWEEP)
 def sweep(given: Given) -> None:
     """Plan and replay once for each combination of values.
 
@@ -106,3 +106,96 @@ def _draw(path: Path, rows: Sequence[Mapping[str, Any]], fields: Sequence[str], 
     table = DataFrame(rows)
     columns = several_values(table, varied_columns(rows, fields))
     write_picture(path, sweep_figure(table, columns, title))
+
+
+@command(
+    *declared(
+        "workload hardware policy budget points refine devices no_recompute rescale price "
+        "detail plot json"
+    )
+)
+def frontier(given: Given) -> None:
+    """Trade peak memory against makespan.
+
+    The curve goes from the smallest budget for which the policy finds a plan to the budget given;
+    --detail prints every budget tried.
+    Exit code 3 if it finds none.
+    """
+    from hosim.api import figure_of
+    from hosim.report.answers import frontier_answer
+    from hosim.report.of_studies import frontier
+    from hosim.study.searches import frontier as traced
+    from hosim.study.searches import frontier_rows, priced
+
+    check_drawn(given)
+    question = question_of(given)
+    question = replace(question, profile=priced(question.profile, given.price))
+    title = study_title("makespan by peak memory", question)
+    with progress() as tell:
+        found = traced(question, given.points, given.refine, tell, bounds=given.json)
+    rows, hardware = frontier_rows(found), question.hardware
+    answer = frontier_answer(title, rows, hardware, f"{found}.")
+    if given.plot is not None:
+        write_picture(given.plot, figure_of(found))
+    data = {
+        "format": "hosim.frontier/1",
+        "answer": answer.verdict,
+        "policy": question.choice.label,
+        "smallest_bytes": found.smallest_bytes,
+        "too_small_bytes": found.too_small_bytes,
+        "sure_bytes": found.sure_bytes,
+        "contradictions": list(found.contradictions),
+        "rows": rows,
+    }
+    fits = found.smallest_bytes is not None
+    said = str(found)
+    show_answer(answer, given, lambda: data, lambda: [frontier(rows, hardware, said)], fits=fits)
+
+
+@command(
+    *declared(
+        "workload hardware largest smallest slowdown policy budget runtime devices no_recompute "
+        "rescale detail plot json"
+    )
+)
+def fit(given: Given) -> None:
+    """Find the largest or the smallest value that still fits.
+
+    It bisects over replays, and draws the values probed on both sides of the answer; --detail says
+    why each one is outside the limits. It does not assume monotonicity: it reports any probe that
+    contradicts the rest. Exit code 3 if no value is within the limits.
+    """
+    from hosim.api import figure_of
+    from hosim.report.answers import fit_answer
+    from hosim.report.of_studies import fit
+    from hosim.study.asked import parse_axis
+    from hosim.study.searches import STEPS, fit_rows, sought
+    from hosim.study.searches import fit as fitted
+
+    wanted, text = sought(given.largest, given.smallest)
+    axis = parse_axis(text, STEPS)
+    check_drawn(given)
+    question = question_of(given)
+    title = study_title(f"{wanted} {' + '.join(axis.fields)}", question)
+    with progress() as tell:
+        found = fitted(question, wanted, axis, given.slowdown, tell, bounds=given.json)
+    rows, fits = fit_rows(found), found.answer is not None
+    answer = fit_answer(title, rows, f"{found}.", fits)
+    if given.plot is not None:
+        write_picture(given.plot, figure_of(found))
+    data = {
+        "format": "hosim.fit/1",
+        "answer": answer.verdict,
+        "policy": question.choice.label,
+        "wanted": found.wanted,
+        "fields": list(axis.fields),
+        "slowdown": given.slowdown,
+        "value": found.value,
+        "exact": found.exact,
+        **({} if found.interval is None else {"interval": found.interval}),
+        "beyond": found.beyond.value if found.beyond else None,
+        "contradictions": list(found.contradictions),
+        "notes": list(found.notes),
+        "rows": rows,
+    }
+    show_answer(answer, given, lambda: data, lambda: [fit(rows, str(found), fits)], fits=fits)
