@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from hosim.cli import (
-    cmd_atlas,
     cmd_blame,
     cmd_calibrate,
     cmd_compare_policies,
@@ -179,7 +178,7 @@ _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
     "sweep": (cmd_search.sweep, _SEARCH, EXAMPLES["sweep"]),
     "frontier": (cmd_search.frontier, _SEARCH, EXAMPLES["frontier"]),
     "fit": (cmd_search.fit, _SEARCH, EXAMPLES["fit"]),
-    "atlas": (cmd_atlas.atlas, _SEARCH, EXAMPLES["atlas"]),
+    "atlas": (cmd_search.atlas, _SEARCH, EXAMPLES["atlas"]),
     "check": (cmd_gate.check, _GUARD, EXAMPLES["check"]),
     "import": (cmd_imports.import_, _BRING, EXAMPLES["import"]),
     "import-kernels": (cmd_imports.import_kernels, _BRING, EXAMPLES["import-kernels"]),
