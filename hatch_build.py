@@ -17,9 +17,7 @@ ENGINE = Path("hosim") / "engine"
 NAME = "compiled_loop"
 FILES = (
     "loop_cells",
-    "loop_memory",
     "loop_transfers",
-    "loop_host",
     "loop_ops",
     "loop",
     "loop_graph",

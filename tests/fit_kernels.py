@@ -14,18 +14,23 @@ from hosim.analysis.costmodel.kernels import CLASSES, CONSTANTS_OF
 from hosim.validate.fits import KernelFit, fit_kernel
 
 FILES = ("gemm", "attention", "mla", "moe", "collectives")
-FOLDER = Path(hosim.__file__).parent / "costmodel" / "kernels"
-MACHINES = {"a100_sxm": "A100", "h100_sxm": "H100"}
+FILE = Path(hosim.__file__).parent / "analysis" / "costmodel" / "kernels" / "fitted_constants.py"
+MACHINES = ("a100_sxm", "h100_sxm")
 
-HEAD = '''"""Constants of kernels on the {name} by class, dtype and name, as ``make kernels`` fitted them: not to be edited.
+HEAD = '''"""Constants of kernels by machine, class, dtype and name, as ``make kernels`` fitted them: not to be
+edited.
 
-From the tables of aiconfigurator 0.4.0 (Apache-2.0; TensorRT-LLM 1.0.0 on A100, 1.0.0rc3 on H100; NCCL 2.27.3), without the third of the
-shapes that is held out. Before each: the rows fitted, and the median error on them.
+From the tables of aiconfigurator 0.4.0 (Apache-2.0; TensorRT-LLM 1.0.0 on A100, 1.0.0rc3 on H100;
+NCCL 2.27.3), without the third of the shapes that is held out. Before each: the rows fitted, and
+the median error on them.
 """
 
 from collections.abc import Mapping
 
-{name}: Mapping[str, Mapping[str, Mapping[str, float]]] = {{
+FITTED: Mapping[str, Mapping[str, Mapping[str, Mapping[str, float]]]] = {
+'''
+TAIL = '''}
+"""By machine, as in the tables that they were fitted to."""
 '''
 
 
@@ -46,21 +51,21 @@ def fits(machine: str) -> list[KernelFit]:
     return found
 
 
-def text(machine: str) -> str:
-    """The module with the constants of a machine."""
-    lines = []
+def lines_of(machine: str) -> list[str]:
+    """The lines with the constants of a machine."""
+    lines = [f'    "{machine}": {{']
     listed = fits(machine)
     for kernel in dict.fromkeys(fit.kernel for fit in listed):
-        lines.append(f'    "{kernel}": {{')
+        lines.append(f'        "{kernel}": {{')
         for fit in (fit for fit in listed if fit.kernel == kernel):
-            lines.append(f"        # {fit.errors.rows:,} rows, {fit.errors.median:.1%}")
-            lines.append(f'        "{fit.dtype}": {{')
-            lines += [f'            "{name}": {value!r},' for name, value in fit.values.items()]
-            lines.append("        },")
-        lines.append("    },")
-    return HEAD.format(name=MACHINES[machine]) + "\n".join(lines) + "\n}\n"
+            lines.append(f"            # {fit.errors.rows:,} rows, {fit.errors.median:.1%}")
+            lines.append(f'            "{fit.dtype}": {{')
+            lines += [f'                "{name}": {value!r},' for name, value in fit.values.items()]
+            lines.append("            },")
+        lines.append("        },")
+    return [*lines, "    },"]
 
 
 if __name__ == "__main__":
-    for machine, name in MACHINES.items():
-        (FOLDER / f"fitted_{name.lower()}.py").write_text(text(machine))
+    lines = [line for machine in MACHINES for line in lines_of(machine)]
+    FILE.write_text(HEAD + "\n".join(lines) + "\n" + TAIL)

@@ -54,7 +54,7 @@ from hosim.result import Result
 from hosim.shipped import find_hardware
 from hosim.validate.fits import predicted_us
 
-FILE = Path(hosim.__file__).parent / "costmodel" / "spreads" / "fitted_spreads.py"
+FILE = Path(hosim.__file__).parent / "analysis" / "costmodel" / "spreads" / "fitted_spreads.py"
 
 _SHORT_US, _ENOUGH = 20.0, 30
 _MOST = 400
@@ -420,10 +420,10 @@ def sources() -> dict[str, dict[str, dict[str, float]]]:
 HEAD = '''"""The spreads of op times that ``make spreads`` found: not to be edited. tests/fit_spreads.py says
 how each is found.
 
-From the tables of aiconfigurator 0.4.0 (see :mod:`hosim.analysis.costmodel.kernels.fitted_a100`): shapes
-held out; for L40S, without its generation attention and its collectives over PCIe. The small
-kernels of RTX 4090 and RTX PRO 6000 are from LLMServingSim (MIT). Gaps: gpt-fast's README and
-Megatron-LM (arXiv 2205.05198).
+From the tables of aiconfigurator 0.4.0 (see
+:mod:`hosim.analysis.costmodel.kernels.fitted_constants`): shapes held out; for L40S, without its
+generation attention and its collectives over PCIe. The small kernels of RTX 4090 and RTX PRO 6000
+are from LLMServingSim (MIT). Gaps: gpt-fast's README and Megatron-LM (arXiv 2205.05198).
 """
 
 from collections.abc import Mapping

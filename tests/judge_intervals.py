@@ -207,7 +207,7 @@ def is_of_rows(runtime: Runtime) -> bool:
 
 def write(alone: Mapping[str, StepSpread], under: Mapping[str, float]) -> None:
     """Write the spreads to :mod:`hosim.analysis.costmodel.spreads.drawn_times` and the runtimes' files."""
-    drawn = ROOT / "hosim" / "costmodel" / "spreads" / "drawn_times.py"
+    drawn = ROOT / "hosim" / "analysis" / "costmodel" / "spreads" / "drawn_times.py"
     text = drawn.read_text()
     for of, found in alone.items():
         said = f"{of.upper()} = StepSpread({found.mean:g}, {found.spread:g})"

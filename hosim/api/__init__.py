@@ -2,9 +2,9 @@
 frames out.
 
 :mod:`hosim.api.inputs` reads the arguments, :mod:`hosim.api.one_plan` has what is asked of one
-plan, :mod:`hosim.api.many_runs` what takes many, :mod:`hosim.api.searches` what looks for a value,
-:mod:`hosim.api.plotting` what is drawn. :mod:`hosim` maps its public names to these modules and
-imports each one when it is first used.
+plan, :mod:`hosim.api.many_runs` what takes many or looks for a value, :mod:`hosim.api.plotting`
+what is drawn. :mod:`hosim` maps its public names to these modules and imports each one when it is
+first used.
 """
 
 from typing import TYPE_CHECKING
@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     from hosim.api.many_runs import (
         compare,
         diff,
+        fit,
+        frontier,
         robustness,
         sweep,
     )
     from hosim.api.memory_fits import fit_question, fits
+    from hosim.api.notebook import cell, what_if
     from hosim.api.one_plan import (
         blame,
         explain,
@@ -42,24 +45,19 @@ if TYPE_CHECKING:
         several_values,
     )
     from hosim.api.runtime_fits import runtime_fit
-    from hosim.api.searches import fit, frontier
-    from hosim.api.sliders import what_if
-    from hosim.api.study_cells import cell
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "cell_progress": "in_cell repeated",
             "inputs": "Machine Vary load machine named question questions",
-            "many_runs": "compare diff robustness sweep",
+            "many_runs": "compare diff fit frontier robustness sweep",
             "memory_fits": "fit_question fits",
+            "notebook": "cell what_if",
             "one_plan": "blame explain plan replay",
             "pipeline_stages": "plan_stages replay_stages",
             "plotting": "figure_of plot several_values",
             "runtime_fits": "runtime_fit",
-            "searches": "fit frontier",
-            "sliders": "what_if",
-            "study_cells": "cell",
         },
     )
 

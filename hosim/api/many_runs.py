@@ -1,4 +1,6 @@
-"""Several plans, policies, budgets or machines beside each other: comparisons and sweeps."""
+"""Several plans, policies, budgets or machines beside each other: comparisons, sweeps, and searches
+for a value.
+"""
 
 from __future__ import annotations
 
@@ -45,12 +47,13 @@ from hosim.report.answers import Answer
 from hosim.report.of_studies import errors
 from hosim.report.printing import cell, column_title, paragraph, table_of
 from hosim.result import STALL_CAUSES, Result
-from hosim.study.asked import AnyPolicy, Value, read_vary, searching
+from hosim.study.asked import AnyPolicy, Value, parse_axis, read_vary, searching
 from hosim.study.rows_of_answers import DEVICE_TIER, FEASIBLE, VARIED, records
 
 if TYPE_CHECKING:
     from hosim.study import Diff
     from hosim.study.runs import Question
+    from hosim.study.searches import Fit, Frontier
 
 
 _FIRST = (
@@ -523,3 +526,97 @@ def robustness(
     asked = questions(workload, [hardware], policies, budget, **options)
     with in_cell() as tell:
         return drawn(asked, options["runs"], tell, options["order"])
+
+
+@keywords(*declared("devices points refine price rescale"))
+def frontier(
+    workload: Workload,
+    hardware: Machine,
+    policy: AnyPolicy = "hyperoffload",
+    budget: Budget = None,
+    **options: Any,
+) -> Frontier:
+    """Trace peak memory against makespan, down to the smallest budget that has a plan.
+
+    Returns
+    -------
+    Frontier
+        ``frame`` has one row per budget probed (bytes, nanoseconds), ``pareto`` is the curve,
+        ``smallest_bytes`` the smallest budget that fits.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be.
+
+    References
+    ----------
+    :mod:`hosim.study.searches.frontiers` describes the search.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
+    >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
+    >>> print(hosim.frontier(b.build(), "toy", "belady", points=3, refine=0))
+    belady needs 40 B; from 60.3 us with a peak of 40 B to 60.3 us with one of 40 B
+    """
+    from hosim.study.searches import frontier as traced
+    from hosim.study.searches import priced
+
+    asked = question(workload, hardware, policy, budget, **options)
+    asked = replace(asked, profile=priced(asked.profile, options["price"]))
+    with in_cell() as tell:
+        return traced(asked, options["points"], options["refine"], tell)
+
+
+@keywords(*declared("devices largest smallest slowdown rescale"))
+def fit(
+    workload: Workload,
+    hardware: Machine,
+    policy: AnyPolicy = "hyperoffload",
+    budget: Budget = None,
+    **options: Any,
+) -> Fit:
+    """Find the largest or the smallest value of a field with which the workload fits the budget.
+
+    Returns
+    -------
+    Fit
+        ``value`` is the answer (``None`` if no value fits), ``frame`` has one row per value probed.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest``
+        is given.
+
+    References
+    ----------
+    :mod:`hosim.study.searches.fits` describes the search.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> b = hosim.GraphBuilder("toy")
+    >>> _ = [b.tensor(f"w{i}", 40, "parameter", home="ddr") for i in range(3)]
+    >>> _ = [b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=50) for i in range(3)]
+    >>> answer = hosim.fit(
+    ...     b.build(),
+    ...     "toy",
+    ...     "layerwise",
+    ...     "80 B",
+    ...     smallest="channels.h2d.bandwidth=1..10GB/s:10",
+    ...     slowdown=1.1,
+    ... )
+    >>> answer.value, answer.beyond.value
+    ('3 GB/s', '2 GB/s')
+    """
+    from hosim.study.searches import STEPS, sought
+    from hosim.study.searches import fit as fitted
+
+    wanted, text = sought(options["largest"], options["smallest"])
+    asked = question(workload, hardware, policy, budget, **options)
+    with in_cell() as tell:
+        return fitted(asked, wanted, parse_axis(text, STEPS), options["slowdown"], tell)

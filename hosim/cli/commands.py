@@ -193,14 +193,11 @@ def command(*options: Option) -> Callable[[Callable[[Given], None]], Callable[..
     """A command with these options, which gets what is given of them once it goes together."""
 
     def with_options(run: Callable[[Given], None]) -> Callable[..., None]:
-        group, own = run.__module__.rpartition(".cmd_")[2], run.__name__.rstrip("_")
-        source = (own if own == group else f"{group} {own}").replace("_", "-")
-
         @wraps(run)
-        def command(**given: Any) -> None:
+        def command(ctx: typer.Context, **given: Any) -> None:
             for option in options:
                 option.check(given[option.name])
-            check_together(options, given, source, at_shell=True)
+            check_together(options, given, ctx.command_path.partition(" ")[2], at_shell=True)
             run(Given(**given))
 
         command.__signature__ = _signature(options)  # type: ignore[attr-defined]
@@ -212,13 +209,16 @@ def command(*options: Option) -> Callable[[Callable[[Given], None]], Callable[..
 def _signature(options: Options) -> Signature:
     return Signature(
         [
-            Parameter(
-                one.name,
-                Parameter.KEYWORD_ONLY,
-                default=one.default,
-                annotation=Annotated[_type(one), _shown(one)],
-            )
-            for one in options
+            Parameter("ctx", Parameter.KEYWORD_ONLY, annotation=typer.Context),
+            *[
+                Parameter(
+                    one.name,
+                    Parameter.KEYWORD_ONLY,
+                    default=one.default,
+                    annotation=Annotated[_type(one), _shown(one)],
+                )
+                for one in options
+            ],
         ]
     )
 

@@ -22,7 +22,7 @@ cdef class LoopCells:
     cdef wide two(self, wide high, wide low) noexcept
 
 
-cdef class LoopMemory(LoopCells):
+cdef class LoopTransfers(LoopCells):
     cdef void hold(self, int r, int t) noexcept
     cpdef void begin_with(self, int r, int t, int there) noexcept
     cdef void give_back(self, int r, int t) noexcept
@@ -40,9 +40,6 @@ cdef class LoopMemory(LoopCells):
     cdef int mark_memory(self, int m) noexcept
     cdef int note_number(self, int m, long long number) noexcept
     cdef int next_user(self, int t) noexcept
-
-
-cdef class LoopTransfers(LoopMemory):
     cdef void start_transfers(self) noexcept
     cdef bint start_transfer(self, int c, int k) noexcept
     cdef long long pinning(self, int r, int t) noexcept
@@ -64,15 +61,12 @@ cdef class LoopTransfers(LoopMemory):
     cdef int mark_transfer(self, int m, int z) noexcept
 
 
-cdef class LoopHost(LoopTransfers):
+cdef class LoopOps(LoopTransfers):
     cdef void make_calls(self) noexcept
     cdef bint has_ended(self, int i) noexcept
     cdef bint may_call(self, int i) noexcept
     cdef bint copied(self, int place) noexcept
     cdef bint is_pending(self, int k) noexcept
-
-
-cdef class LoopOps(LoopHost):
     cdef void try_op(self, int s) noexcept
     cdef void ask(self, int status, int s) noexcept
     cdef void try_to_start(self, int s, int i, long long now) noexcept

@@ -1,8 +1,7 @@
 """The arrays of the event loop, and its constants.
 
-Six files are the loop, each a class on the one before: this one, :mod:`~hosim.engine.loop_memory`,
-:mod:`~hosim.engine.loop_transfers`, :mod:`~hosim.engine.loop_host`, :mod:`~hosim.engine.loop_ops`,
-:mod:`~hosim.engine.loop`. It is
+Four files are the loop, each a class on the one before: this one,
+:mod:`~hosim.engine.loop_transfers`, :mod:`~hosim.engine.loop_ops`, :mod:`~hosim.engine.loop`. It is
 docs/contract.md over the arrays of a program table (:mod:`hosim.engine.program_table`), one device,
 nothing looked up; :mod:`~hosim.engine.loop_graph` makes those of a graph. With a compiler they
 become the extension ``compiled_loop``: of arrays with the types that the classes declare, of all

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         load_suite,
         pairs,
     )
-    from hosim.gate.check_page import check_page
     from hosim.gate.checking import (
         CaseError,
         check,
@@ -50,19 +49,18 @@ if TYPE_CHECKING:
         to_dict,
     )
     from hosim.gate.testing import assert_explained
-    from hosim.gate.verdict_tables import baseline, verdicts
+    from hosim.gate.verdict_tables import baseline, check_page, verdicts
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "cases": "Case CaseKind Suite find_suite load_suite pairs",
-            "check_page": "check_page",
             "checking": "CaseError check errors_in_one known_baseline measured write",
             "imports": "graph_of_entry graph_of_file graph_of_model kept_in",
             "measured_case": "measure measure_graph measure_lines",
             "reports": "curves github headline junit markdown sarif to_dict",
             "testing": "assert_explained",
-            "verdict_tables": "baseline verdicts",
+            "verdict_tables": "baseline check_page verdicts",
         },
     )
 

@@ -177,7 +177,7 @@ BUILT_IN = (
         "zero_infinity",
         "parameters and optimizer states offloaded, streamed a layer ahead; the CPU updates "
         "(optimizer_on)",
-        "hosim.policies.own.zero_infinity:plan",
+        "hosim.policies.own.deepspeed:zero_infinity",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
         by_name_only=True,
         models="DeepSpeed ZeRO-Infinity",
@@ -189,7 +189,7 @@ BUILT_IN = (
         "superoffload",
         "the optimizer on the CPU (optimizer_on); parameters on the device if they fit there, "
         "else streamed",
-        "hosim.policies.own.superoffload:plan",
+        "hosim.policies.own.deepspeed:superoffload",
         {"layers_ahead": LAYERS_AHEAD, "placement": PLACEMENT},
         by_name_only=True,
         models="DeepSpeed SuperOffload (arXiv 2509.21271)",

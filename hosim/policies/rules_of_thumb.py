@@ -145,7 +145,7 @@ RULES_OF_THUMB = (
     Policy(
         "distance",
         "moves tensors that are idle for many ops (MindSpore 2.10)",
-        "hosim.policies.own.distance:plan",
+        "hosim.policies.own.mindspore:distance",
         {
             "select_distance": Parameter(
                 100, "int", "ops between two uses from which on a tensor is moved"
@@ -161,7 +161,7 @@ RULES_OF_THUMB = (
     Policy(
         "memory_peak",
         "gaps that cover the peak, best score first, until it fits (MindSpore 2.10)",
-        "hosim.policies.own.memory_peak:plan",
+        "hosim.policies.own.mindspore:memory_peak",
         {
             "max_device_memory": Parameter(
                 None,

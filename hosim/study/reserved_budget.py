@@ -119,11 +119,6 @@ def reserved_line(found: Reserved) -> str:
     )
 
 
-def _has_waits(result: Result) -> bool:
-    """Return whether an op waits for a transfer or for room, or transfers end after the last op."""
-    return bool(result.drain_ns) or result.has_waits
-
-
 def _between(low: int, high: int) -> Iterator[int]:
     """Shares halfway up, each from the one before."""
     for _ in range(_HALVINGS):
@@ -177,7 +172,7 @@ class _BudgetSearch:
         and then with the wanted effort for the one that did best.
         """
         if self._choice.name != "hyperoffload" or (
-            best is not None and not _has_waits(best.result)
+            best is not None and not (best.result.drain_ns or best.result.has_waits)
         ):
             return best
         quick = replace(self._choice, parameters={**self._choice.parameters, "effort": 0.0})

@@ -80,7 +80,7 @@ PLAN = ["plan", "workload.json", "-H", "hw.yaml", "-o", "out.json"]
             ),
             ("hosim.study.runs.run_policy", PLAN),
             ("rich.console", ["policies"]),
-            ("hosim.cli.cmd_workload", ["--help"]),
+            ("hosim.cli.cmd_look_up", ["--help"]),
         ],
     ),
 )

@@ -2,6 +2,8 @@
 saw are predicted.
 """
 
+import fit_kernels
+import fit_spreads
 import numpy as np
 import pytest
 from kernel_rows import FOLDER, held_out, kernel_tables, processor
@@ -49,6 +51,11 @@ def test_a_product_that_is_bound_by_memory_tells_the_bandwidth() -> None:
     assert fit.values["bandwidth_share"] == pytest.approx(0.6, rel=0.05)
     assert fit.values["fixed_cycles"] == pytest.approx(8000, rel=0.1)
     assert fit.errors.median < 0.02
+
+
+@pytest.mark.parametrize("tool", [fit_kernels, fit_spreads])
+def test_what_is_fitted_is_written_where_it_is_read(tool) -> None:
+    assert tool.FILE.read_text().startswith(tool.HEAD)
 
 
 def test_errors_are_relative_to_what_was_measured() -> None:

@@ -3,7 +3,7 @@
 MindSpore 2.10 and 2.11, the last with static graphs for distributed training, cannot take a plan.
 They have two strategies, ``distance`` and ``memory_peak``, which read their settings from the
 environment; hosim has both as policies (with our reading of what is undocumented:
-:mod:`hosim.policies.own.memory_peak`). The search plans and replays settings: the best is the
+:mod:`hosim.policies.own.mindspore`). The search plans and replays settings: the best is the
 fastest that fits, and among equally fast ones the one with the lowest peak.
 
 Source of the names: ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel. Only the

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -203,12 +203,8 @@ def _files(suite: Suite, folder: Path) -> str:
             if named is not None and os.path.exists(os.path.join(case.folder, named)):
                 parts.add(f"{re.escape(Path(named).as_posix())}$")
     within = "" if folder == Path() else f"{re.escape(folder.as_posix())}/"
-    return f"^{within}({'|'.join(_escaped(sorted(parts)))})"
-
-
-def _escaped(parts: Sequence[str]) -> list[str]:
-    """Without what a scalar of YAML in single quotes cannot have."""
-    return [part.replace("'", "''") for part in parts]
+    escaped = "|".join(sorted(parts)).replace("'", "''")  # for a scalar of YAML in single quotes
+    return f"^{within}({escaped})"
 
 
 def begin_cases(config: Path | None, entry: str, hardware: str) -> Path:

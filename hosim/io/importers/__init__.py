@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         store,
     )
     from hosim.io.importers.flop_formulas import convolution_flops, matmul_flops
-    from hosim.io.importers.gguf_header import read_gguf
+    from hosim.io.importers.gguf import read_gguf
     from hosim.io.importers.hub_names import is_hub_name
     from hosim.io.importers.model_config import import_model_config, name_of
     from hosim.io.importers.model_names import builder_parameters
@@ -34,7 +34,7 @@ else:
             "aten_flops": "CallShapes aten_flops aten_kernel composed_flops",
             "cache_nodes": "detach initial is_cache_node prefetch ready store",
             "flop_formulas": "convolution_flops matmul_flops",
-            "gguf_header": "read_gguf",
+            "gguf": "read_gguf",
             "hub_names": "is_hub_name",
             "model_config": "import_model_config name_of",
             "model_names": "builder_parameters",

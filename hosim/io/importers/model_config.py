@@ -16,8 +16,7 @@ from typing import Any
 from hosim.base.files import content, opened, read_head, read_json
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.io.importers.gguf_config import config_of_gguf
-from hosim.io.importers.gguf_header import is_gguf
+from hosim.io.importers.gguf import config_of_gguf, is_gguf
 from hosim.io.models import INDEX, build, sizes_of
 from hosim.plain_text import shown
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PACKINGS,
         WEIGHTS,
         packed_bytes,
+        packing_of,
     )
     from hosim.io.models.pipeline_schedule import (
         bubble,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     )
     from hosim.io.models.presets import PRESETS
     from hosim.io.models.processors_of_run import PROCESSORS
-    from hosim.io.models.quantised import packing_of
     from hosim.io.models.routing_draw import generate
     from hosim.io.models.stored_weights import (
         GGUF,
@@ -50,11 +50,10 @@ else:
             "gguf_names": "gguf_names",
             "grouped_attention": "keys_of_chunk",
             "listing": "ListedModel listed_models",
-            "packed": "PACKINGS WEIGHTS packed_bytes",
+            "packed": "PACKINGS WEIGHTS packed_bytes packing_of",
             "pipeline_schedule": "bubble in_flight passes",
             "presets": "PRESETS",
             "processors_of_run": "PROCESSORS",
-            "quantised": "packing_of",
             "routing_draw": "generate",
             "stored_weights": "GGUF TYPES bytes_of",
             "tape": "ITEM_BYTES Tape",

@@ -32,11 +32,19 @@ from hosim.io.models.gpt2 import Gpt2
 from hosim.io.models.mixers import MIXERS
 from hosim.io.models.names import NAMES
 from hosim.io.models.optimizer import UPDATES, adamw, has_master, moments_by_parts, update_by_parts
-from hosim.io.models.packed import ACTIVATIONS, CACHES, PACKED, SEPARATE, WEIGHTS
+from hosim.io.models.packed import (
+    ACTIVATIONS,
+    CACHES,
+    PACKED,
+    SEPARATE,
+    WEIGHTS,
+    covers,
+    kept_modules,
+    packing_of,
+)
 from hosim.io.models.pipeline_schedule import SCHEDULES, bubble, passes
 from hosim.io.models.presets import PRESETS, left_out_of
 from hosim.io.models.processors_of_run import at_home
-from hosim.io.models.quantised import covers, kept_modules, packing_of
 from hosim.io.models.routing_draw import Chosen, draw_spread, generate
 from hosim.io.models.run_checks import check_given, check_sizes, positions_of
 from hosim.io.models.stored_weights import StoredWeights, stored_weights

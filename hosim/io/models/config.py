@@ -219,7 +219,7 @@ class Run:
     Megatron-LM does.
 
     ``context_parallel``: devices that share the tokens of each sequence, in training: in a ring
-    (:mod:`hosim.io.models.ring_attention`), with a window by gathering keys
+    (:mod:`hosim.io.models.grouped_attention`), with a window by gathering keys
     (:mod:`~hosim.io.models.grouped_attention`), with learned scores by exchanging heads
     (:mod:`~hosim.io.models.grouped_attention`). They share gradients, states and parameters as
     ``data`` devices do, with which they are multiplied.

@@ -1,15 +1,20 @@
-"""Weights and caches in 8 and 4 bits: what they and their scales take, and which kernels multiply
-them.
+"""Weights and caches in 8 and 4 bits: what they and their scales take, which kernels multiply them,
+and the packing that a model's ``config.json`` states, as parameters of a run.
 
 A row of a packed tensor has its elements, rounded up to whole bytes, and a scale for each group of
-so many, symmetric where nothing else is said. The scale of a group of 0 is that of a whole row.
+so many, symmetric where nothing else is said. The scale of a group of 0 is that of a whole row. Of
+schemes in a ``config.json``, those are read of whose files the bytes are known here; any other is
+left to be said.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import prod
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +127,234 @@ def packed_bytes(shape: tuple[int, ...], dtype: str, group: int = 0) -> int:
         + (-(-scales // packing.scales) * 4 if packing.scales else 0)
     )
     return prod(outer) * (rows * -(-width * packing.bits // 8) + beside)
+
+
+Packed = Mapping[str, Any]
+"""``weights``, ``group``, ``packed`` and ``activations`` of :class:`~hosim.io.models.config.Run`."""
+
+_KEPT = (
+    "modules_to_not_convert",
+    "exclude_modules",
+    "ignore",
+    "ignored_layers",
+    "llm_int8_skip_modules",
+)
+"""Keys that list modules which stay as they are, by the programs that write them."""
+
+_OTHERWISE = ("modules_in_block_to_quantize", "dynamic")
+"""Keys that say it in other ways."""
+
+_UNLIKE_TEXT = ("vis", "audio", "mtp", "multi_modal", "mm_")
+"""The beginnings of modules that no builder of a text model has."""
+
+
+def packing_of(config: Mapping[str, Any]) -> Packed | None:
+    """The packing that a ``config.json`` asks for: none where it asks for none, ``None`` for one
+    that is not known.
+
+    Which modules it leaves as they are say :func:`kept_modules`.
+
+    >>> packing_of({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 64}})
+    {'weights': 'gptq4', 'group': 64}
+    >>> packing_of({}), packing_of({"quantization_config": {"quant_method": "gptq", "bits": 3}})
+    ({}, None)
+    """
+    said = config.get("quantization_config")
+    if said is None:
+        return {}
+    if not isinstance(said, Mapping):
+        return None
+    reader = _READERS.get(str(said.get("quant_method")))
+    listed = [said.get(key) or [] for key in _KEPT]
+    if any([said.get(key) for key in _OTHERWISE]) or not all(
+        [isinstance(names, list) and {*map(type, names)} <= {str} for names in listed]
+    ):
+        return None
+    return None if reader is None else reader(said)
+
+
+def kept_modules(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The modules that a config which :func:`packing_of` knows leaves as they are, by name or
+    pattern.
+
+    >>> kept_modules(
+    ...     {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}}
+    ... )
+    ('lm_head',)
+    """
+    said = config.get("quantization_config") or {}
+    return tuple([name for key in _KEPT for name in said.get(key) or []])
+
+
+def covers(module: str, weight: str) -> bool:
+    """Return whether the module, or all that a pattern such as ``*.mlp.gate`` or ``re:.*gate$``
+    stands for, has a weight in it.
+
+    Whatever stands before the layers differs between programs. A regular expression that is more
+    than a pattern covers everything.
+
+    >>> (
+    ...     covers("model.layers.0.mlp", "model.layers.0.mlp.up_proj.weight"),
+    ...     covers("mlp.gate", "model.layers.0.mlp.gate_proj.weight"),
+    ... )
+    (True, False)
+    >>> (
+    ...     covers("re:.*self_attn.*", "model.layers.3.self_attn.q_proj.weight"),
+    ...     covers("lm_head", "model.layers.3.mlp.up_proj.weight"),
+    ... )
+    (True, False)
+    """
+    if module.startswith("re:"):
+        module = (
+            module.removeprefix("re:")
+            .removeprefix("^")
+            .removesuffix("$")
+            .replace(".*", "*")
+            .replace("\\.", ".")
+        )
+        if _EXPRESSION.search(module):
+            return True
+    module = re.sub(r"\.experts\..*", ".experts", module)  # experts share a tensor here
+    before, layers, after = (
+        module.rpartition("layers.") if ".layers." in module else ("", "", module)
+    )
+    if any([part.startswith(_UNLIKE_TEXT) for part in (before or after).split(".")]):
+        return False
+    name = f".{layers}{after}." if not (layers + after).startswith("*") else f"{layers}{after}."
+    return fnmatchcase(f".{weight}.", f"*{name if not name.endswith('*.') else name[:-1]}*")
+
+
+_EXPRESSION = re.compile(r"[\\^$+?()\[\]{}|]")
+
+
+def _grouped(said: Mapping[str, Any], weights: str) -> Packed | None:
+    group = said.get("group_size", 128)
+    if type(group) is not int or group == 0 or group < -1:
+        return None
+    return {"weights": weights, "group": 2**40 if group == -1 else group}
+
+
+def _gptq(said: Mapping[str, Any]) -> Packed | None:
+    bits = said.get("bits")
+    return (
+        _grouped(said, f"gptq{bits}")
+        if bits in (4, 8) and said.get("checkpoint_format", "gptq") == "gptq"
+        else None
+    )
+
+
+def _awq(said: Mapping[str, Any]) -> Packed | None:
+    known = (
+        said.get("bits", 4) == 4
+        and said.get("zero_point", True) is True
+        and str(said.get("version", "gemm")).lower() == "gemm"
+    )
+    return _grouped(said, "awq4") if known else None
+
+
+def _fp8(said: Mapping[str, Any]) -> Packed | None:
+    block = said.get("weight_block_size")
+    if block is None:
+        return {"weights": "fp8_e4m3", "activations": "fp8"}
+    if (
+        not isinstance(block, list)
+        or len(block) != 2
+        or block[0] != block[1]
+        or type(block[0]) is not int
+        or block[0] < 1
+    ):
+        return None
+    narrow = {"activations": "fp8"} if said.get("activation_scheme", "dynamic") == "dynamic" else {}
+    return {"weights": "fp8_e4m3", "group": block[0], **narrow}
+
+
+def _modelopt(said: Mapping[str, Any]) -> Packed | None:
+    """NVIDIA's ModelOpt: the names of its algorithms."""
+    asked = said.get("quant_algo")
+    if asked is None:
+        return {}
+    if asked in ("W4A16_AWQ", "INT4_AWQ"):
+        return _grouped(said, "int4")
+    return _MODELOPT.get(str(asked))
+
+
+_MODELOPT: Mapping[str, Packed] = {
+    "FP8": {"weights": "fp8_e4m3", "activations": "fp8"},
+    "FP8_PER_CHANNEL_PER_TOKEN": {"weights": "fp8_e4m3", "activations": "fp8"},
+    "FP8_PB_WO": {"weights": "fp8_e4m3", "group": 128},
+    "FP8_PB_REAL": {"weights": "fp8_e4m3", "group": 128, "activations": "fp8"},
+    "W8A8_SQ_PER_CHANNEL": {"weights": "int8", "activations": "int8"},
+    "W8A16": {"weights": "int8"},
+    "MXFP4": {"weights": "mxfp4", "packed": "all"},
+    "NVFP4": {"weights": "nvfp4"},
+    "NVFP4_AWQ": {"weights": "nvfp4"},
+}
+
+
+def _compressed_tensors(said: Mapping[str, Any]) -> Packed | None:
+    """One group of all linear layers, with scales of rows, of groups, of blocks, or of the whole
+    tensor.
+    """
+    groups = said.get("config_groups")
+    (only,) = groups.values() if isinstance(groups, Mapping) and len(groups) == 1 else (None,)
+    if (
+        not isinstance(only, Mapping)
+        or only.get("targets") != ["Linear"]
+        or not isinstance(only.get("weights"), Mapping)
+    ):
+        return None
+    weights, inputs = only["weights"], only.get("input_activations")
+    bits, kind, strategy = (weights.get(key) for key in ("num_bits", "type", "strategy"))
+    narrow = isinstance(inputs, Mapping) and inputs.get("num_bits") == 8
+    if (bits, kind) == (8, "float"):
+        block = weights.get("block_structure") if strategy == "block" else None
+        found = _fp8({"weight_block_size": block}) if strategy != "group" else None
+        return (
+            found
+            if found is None or narrow
+            else {key: value for key, value in found.items() if key != "activations"}
+        )
+    if (bits, kind, weights.get("symmetric")) == (8, "int", True) and strategy in (
+        "channel",
+        "tensor",
+    ):
+        return {"weights": "int8", **({"activations": "int8"} if narrow else {})}
+    if (bits, kind, weights.get("symmetric"), strategy) == (4, "int", True, "group"):
+        return _grouped(weights, "int4")
+    return (
+        {"weights": "nvfp4"}
+        if (bits, kind, weights.get("group_size")) == (4, "float", 16)
+        else None
+    )
+
+
+def _fbgemm(said: Mapping[str, Any]) -> Packed | None:
+    return {"weights": "fp8_e4m3", "activations": "fp8"}
+
+
+def _bitsandbytes(said: Mapping[str, Any]) -> Packed | None:
+    four = said.get("load_in_4bit", said.get("_load_in_4bit")) is True
+    double = bool(said.get("bnb_4bit_use_double_quant", False))
+    return (
+        {"weights": "nf4_double" if double else "nf4"}
+        if four and said.get("bnb_4bit_quant_type", "fp4") in ("nf4", "fp4")
+        else None
+    )
+
+
+def _mxfp4(said: Mapping[str, Any]) -> Packed | None:
+    return {"weights": "mxfp4", "packed": "experts"}
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Packed | None]] = {
+    "gptq": _gptq,
+    "awq": _awq,
+    "fp8": _fp8,
+    "fbgemm_fp8": _fbgemm,
+    "modelopt": _modelopt,
+    "modelopt_fp4": _modelopt,
+    "compressed-tensors": _compressed_tensors,
+    "bitsandbytes": _bitsandbytes,
+    "mxfp4": _mxfp4,
+}
+"""By ``quant_method``."""

@@ -10,7 +10,7 @@ op of the backward pass uses.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle, repeat
@@ -19,9 +19,8 @@ from typing import TypedDict, Unpack
 
 from hosim.data.graph_parts import part_name
 from hosim.edits import BACKWARD, COLLECTIVE_KINDS, RECOMPUTE
-from hosim.graph import Graph, GraphBuilder
+from hosim.graph import Graph, GraphBuilder, Op
 from hosim.io.models.config import Run, first_and_other
-from hosim.io.models.idle_ops import without_idle
 from hosim.io.models.packed import CACHES, PACKINGS
 from hosim.io.models.stored_weights import StoredWeights
 from hosim.io.models.value import ITEM_BYTES, Value
@@ -587,3 +586,49 @@ class Tape:
         """
         graph = without_idle(self.builder.build(), RECOMPUTE)
         return without_idle(graph, BACKWARD, self._learned) if self._frozen else graph
+
+
+def without_idle(graph: Graph, prefix: str, wanted: Collection[str] = ()) -> Graph:
+    """The graph without the ops whose names begin with ``prefix``, whose results nobody uses, and
+    that nobody waits for. Ops without results stay. ``wanted`` are tensors that are used later.
+    """
+    needed, awaited = bytearray(len(graph.tensors)), bytearray(len(graph.ops))
+    for name in wanted:
+        needed[graph.tensor_index[name]] = 1
+    keep = []
+    for i in reversed(range(len(graph.ops))):
+        op = graph.ops[i]
+        if (
+            op.name.startswith(prefix)
+            and op.writes
+            and not awaited[i]
+            and not any([needed[t] for t in op.writes])
+        ):
+            continue
+        keep.append(i)
+        for t in op.reads:
+            needed[t] = 1
+        for d in op.deps:
+            awaited[d] = 1
+    if len(keep) == len(graph.ops):
+        return graph
+    number = {i: n for n, i in enumerate(reversed(keep))}
+    used = sorted(
+        {t for i in keep for t in graph.ops[i].uses}
+        | {t for t, tensor in enumerate(graph.tensors) if tensor.persistent}
+    )
+    place = {t: i for i, t in enumerate(used)}
+
+    def moved(op: Op) -> Op:
+        inputs, outputs, mutates = [
+            tuple([place[t] for t in part]) for part in (op.inputs, op.outputs, op.mutates)
+        ]
+        deps = tuple([number[d] for d in op.deps])
+        return replace(op, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps)
+
+    return Graph(
+        graph.name,
+        tuple([graph.tensors[t] for t in used]),
+        tuple([moved(graph.ops[i]) for i in number]),
+        graph.meta,
+    )

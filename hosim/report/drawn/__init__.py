@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.drawn.figure_of_change import Curve, change_figure
     from hosim.report.drawn.figures import (
         CAUSE_STYLES,
         KIND_STYLES,
@@ -37,19 +36,18 @@ if TYPE_CHECKING:
         memory_figure,
         replay_figure,
     )
-    from hosim.report.drawn.side_by_side import side_by_side_figure
+    from hosim.report.drawn.side_by_side import Curve, change_figure, side_by_side_figure
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "figure_of_change": "Curve change_figure",
             "figures": "CAUSE_STYLES KIND_STYLES LIMIT LINES MARKERS OP_STYLE blank embedded image "
             "image_kind legend_beside limit_line size_unit style time_unit",
             "interactive": "Shown widget",
             "memory_curve": "memory_curve resident_figure",
             "recorded_timeline": "DrawnOp Span recorded_memory recorded_widget start_errors",
             "replay_figures": "memory memory_figure replay_figure",
-            "side_by_side": "side_by_side_figure",
+            "side_by_side": "Curve change_figure side_by_side_figure",
         },
     )
 

@@ -1,11 +1,11 @@
-"""Replays beside each other on one axis of time: what runs and waits in each, and how much of the
-device's memory each holds.
+"""Pictures of replays beside each other: what runs and waits in each, and how much of a tier's
+memory each holds; and what a tier held before a change and after it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from hosim.graph import Graph
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
 
 _OTHER = "other ops"
 _FAMILIES = {
@@ -46,7 +47,7 @@ _STYLES: dict[str, Style] = {
     **CAUSE_STYLES,
     TRANSFER: TRANSFER_STYLE,
 }
-_Curve: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]"
+_Levels: TypeAlias = "tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]"
 """Instants, and the bytes held from each of them on."""
 
 _CURVES = (("#c2542d", "--"), ("black", "-"), ("#2f6fb0", "-."), ("#3c8a3c", ":"))
@@ -121,7 +122,7 @@ def _timelines(axes: Axes, labelled: Sequence[tuple[str, Row]], end: int) -> Non
     figures.legend_beside(axes, handleheight=1.4)
 
 
-def _curve(one: Shown, tier: str) -> _Curve:
+def _curve(one: Shown, tier: str) -> _Levels:
     """The times of a replay and the bytes of a tier. Tensors freed when the step ends are left in."""
     end = end_ns(one.result)
     at, held = held_over_time(one.plan.graph, timeline_of(one.result), tier, end, COLUMNS)
@@ -134,7 +135,7 @@ def _memories(
     shown: Sequence[Shown],
     hardware: Hardware,
     tier: str,
-    curves: Sequence[_Curve],
+    curves: Sequence[_Levels],
     flat: Mapping[str, Sequence[int]],
 ) -> None:
     """The bytes that a tier holds in each replay, under the budget or what the tier has; and in the
@@ -169,3 +170,71 @@ def _memories(
         axes.plot([], [], " ", label=printable(f"{below} throughout: {held_there}"))
     over_time(axes, end, *of_time)
     figures.legend_beside(axes)
+
+
+_NOW = "#c2542d"
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The maximum held in each of equal parts of a step of ``makespan_ns``, in bytes."""
+
+    held: Sequence[int]
+    makespan_ns: int
+
+
+def _memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
+    """Both curves over one time axis, each as long as its step; increases are filled."""
+    span = max(before.makespan_ns, now.makespan_ns, 1)
+    top = max(*before.held, *now.held, 1)
+    of_time, of_size = figures.time_unit(span), figures.size_unit(top)
+    (unit, name), (size, size_name) = of_time, of_size
+    for curve, label, colour, dashes, width in (
+        (before, "before", "0.45", "--", 1.3),
+        (now, "now", _NOW, "-", 1.6),
+    ):
+        peak, took = human_in(max(curve.held), of_size), human_in(curve.makespan_ns, of_time)
+        text = f"{label}: peak {peak}, makespan {took}"
+        levels = [b / size for b in curve.held]
+        axes.stairs(
+            levels,
+            _edges(curve, unit),
+            baseline=None,
+            label=text,
+            color=colour,
+            linestyle=dashes,
+            linewidth=width,
+        )
+    # on the finer of the two time grids, so that only real differences are filled
+    edges = sorted({*_edges(before, 1), *_edges(now, 1)})
+    more = [(_at(before, at) / size, _at(now, at) / size) for at in edges]
+    old, new = [pair[0] for pair in more], [max(pair) for pair in more]
+    axes.fill_between(
+        [at / unit for at in edges], old, new, step="post", color=_NOW, alpha=0.25, linewidth=0
+    )
+    axes.set_ylim(0, 1.08 * top / size)
+    axes.set_xlim(0, span / unit)
+    axes.set_ylabel(size_name)
+    axes.set_xlabel(f"time, {name}")
+    return axes
+
+
+def _edges(curve: Curve, unit: int) -> list[float]:
+    count = len(curve.held)
+    return [curve.makespan_ns * k / count / unit for k in range(count + 1)]
+
+
+def _at(curve: Curve, time_ns: float) -> int:
+    """The bytes held from an instant on; 0 after the end."""
+    part = next((k for k, end in enumerate(_edges(curve, 1)[1:]) if time_ns < end), None)
+    return 0 if part is None else curve.held[part]
+
+
+def change_figure(before: Curve, now: Curve, tier: str) -> Figure:
+    """The picture of ``hosim check --html``, one per case."""
+    with figures.style():
+        figure, (axes,) = figures.blank([2.9])
+        _memory_change(axes, before, now)
+        axes.set_title(printable(f"Memory: {tier}"), pad=24)
+        axes.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.0)
+    return figure

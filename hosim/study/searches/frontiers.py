@@ -93,7 +93,11 @@ class Frontier(InCells):
         """The smallest budget probed whose plan fits in 9 of 10 draws of what is uncertain; ``None``
         if none does.
         """
-        sure = [r.budget_bytes for r in self.results if r.feasible and _is_sure(r)]
+        sure = [
+            r.budget_bytes
+            for r in self.results
+            if r.feasible and (r.drawn is None or r.drawn.unfit_share <= 1 - CERTAINTY)
+        ]
         return min(sure, default=None)
 
     @property
@@ -133,10 +137,6 @@ class Frontier(InCells):
         return "; ".join([*lines, *self.contradictions])
 
     __repr__ = __str__
-
-
-def _is_sure(result: Result) -> bool:
-    return result.drawn is None or result.drawn.unfit_share <= 1 - CERTAINTY
 
 
 def _took(result: Result) -> str:

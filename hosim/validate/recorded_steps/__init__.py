@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.validate.recorded_steps.filling import kernels_wait_for_room, placed_ns
     from hosim.validate.recorded_steps.latencies import (
         FEWEST,
         PLAUSIBLE,
@@ -38,6 +37,8 @@ if TYPE_CHECKING:
         GivenNumbers,
         GivenTimes,
         Structure,
+        kernels_wait_for_room,
+        placed_ns,
         structure,
     )
     from hosim.validate.recorded_steps.structural_replay import (
@@ -51,14 +52,13 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "filling": "kernels_wait_for_room placed_ns",
             "latencies": "FEWEST Latencies PLAUSIBLE centre fit_latencies label",
             "one_step": "EndsOfOps OneStep one_step",
             "recorded_collectives": "is_collective",
             "recurrences": "recurring_structure",
             "repetitions": "Repetitions before issued_from repetitions",
             "start_errors": "StartErrors percentile95 start_errors",
-            "step_structure": "GivenNumbers GivenTimes Structure structure",
+            "step_structure": "GivenNumbers GivenTimes Structure kernels_wait_for_room placed_ns structure",
             "structural_replay": "RECORDING ReplayedOp StructuralReplay span_ns structural_replay",
         },
     )

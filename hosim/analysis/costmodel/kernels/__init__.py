@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     )
     from hosim.analysis.costmodel.kernels.constants import (
         CONSTANTS_OF,
-        FITTED,
         check_constants,
         constants_for,
         has_own_constants,
         most_like,
     )
+    from hosim.analysis.costmodel.kernels.fitted_constants import FITTED
     from hosim.analysis.costmodel.kernels.op_kernels import (
         TimeTable,
         kernel_times,
@@ -42,8 +42,8 @@ else:
         __name__,
         {
             "classes": "CLASSES DTYPES KernelClass LABELS first_wrong",
-            "constants": "CONSTANTS_OF FITTED check_constants constants_for has_own_constants "
-            "most_like",
+            "constants": "CONSTANTS_OF check_constants constants_for has_own_constants most_like",
+            "fitted_constants": "FITTED",
             "op_kernels": "TimeTable kernel_times kernel_us processor_for",
             "sizes_of_ops": "CUSTOM_BYTES KernelSizes NO_WINDOW UNKNOWN causal_kernel full_kernel "
             "product_kernel",

@@ -8,17 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosim.analysis.costmodel.kernels.classes import CLASSES, DTYPES, LABELS
-from hosim.analysis.costmodel.kernels.fitted_a100 import A100
-from hosim.analysis.costmodel.kernels.fitted_h100 import H100
+from hosim.analysis.costmodel.kernels.fitted_constants import FITTED
 from hosim.analysis.costmodel.kernels.op_families import FLASH
 from hosim.errors import HardwareError
 from hosim.hardware import Hardware
 
 Constants = Mapping[str, Mapping[str, Mapping[str, float]]]
 """By class, dtype and name."""
-
-FITTED: Mapping[str, Constants] = {"a100_sxm": A100, "h100_sxm": H100}
-"""By machine, as in the tables that they were fitted to."""
 
 CONSTANTS_OF = {
     "expert_product": "moe",

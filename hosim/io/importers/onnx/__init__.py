@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.io.importers.onnx.onnx_contrib import ContribCall, contrib
-    from hosim.io.importers.onnx.onnx_flops import onnx_flops, onnx_kernel
     from hosim.io.importers.onnx.onnx_graph import import_onnx, without_weights
+    from hosim.io.importers.onnx.onnx_operators import ContribCall, contrib, onnx_flops, onnx_kernel
     from hosim.io.importers.onnx.onnx_values import (
         DTYPES,
         OnnxValue,
@@ -22,8 +21,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "onnx_contrib": "ContribCall contrib",
-            "onnx_flops": "onnx_flops onnx_kernel",
+            "onnx_operators": "ContribCall contrib onnx_flops onnx_kernel",
             "onnx_graph": "import_onnx without_weights",
             "onnx_values": "DTYPES OnnxValue attributes_of compute constant dtype_of infer of_type",
         },

@@ -12,8 +12,8 @@ The mapping:
   in
 :mod:`hosim.io.importers.torch_programs.torch_export`.
   ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
-- Every other node is an op. ``flops`` are those of :mod:`hosim.io.importers.onnx.onnx_flops`, and for
-  operators of onnxruntime (``com.microsoft``) those of :mod:`hosim.io.importers.onnx.onnx_contrib`; an
+- Every other node is an op. ``flops`` are those of :mod:`hosim.io.importers.onnx.onnx_operators`, and for
+  operators of onnxruntime (``com.microsoft``) those of :mod:`hosim.io.importers.onnx.onnx_operators`; an
   op without FLOP is bound by the bytes it moves. Operators of anybody
   else are named in ``meta["unknown_ops"]``.
 - Functions are inlined. For an ``If`` whose condition depends on data, the branch with more FLOP is

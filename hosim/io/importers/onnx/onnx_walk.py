@@ -16,8 +16,13 @@ from onnx import inliner
 
 from hosim.errors import InputError
 from hosim.graph import Graph
-from hosim.io.importers.onnx.onnx_contrib import Answer, ContribCall, contrib
-from hosim.io.importers.onnx.onnx_flops import onnx_flops, onnx_kernel
+from hosim.io.importers.onnx.onnx_operators import (
+    Answer,
+    ContribCall,
+    contrib,
+    onnx_flops,
+    onnx_kernel,
+)
 from hosim.io.importers.onnx.onnx_values import (
     OnnxValue,
     attributes_of,

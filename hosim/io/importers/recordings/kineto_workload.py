@@ -37,6 +37,7 @@ from hosim.io.importers.recordings.kineto_before import (
     StrangeArgument,
     ended_before,
     ops_on_lists,
+    storages_before,
     tensors_before,
 )
 from hosim.io.importers.recordings.kineto_blocks import (
@@ -46,7 +47,6 @@ from hosim.io.importers.recordings.kineto_blocks import (
     device_of_blocks,
 )
 from hosim.io.importers.recordings.kineto_events import CpuOp, DeviceOp, KinetoTrace
-from hosim.io.importers.recordings.kineto_execution import storages_before
 from hosim.io.importers.recordings.kineto_waits import (
     ProgramOrder,
     blocks,

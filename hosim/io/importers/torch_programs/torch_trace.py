@@ -1,12 +1,12 @@
 """PyTorch execution traces (``torch.profiler.ExecutionTraceObserver``, JSON) as workload graphs.
 
 An op is an outermost operator call of the trace, including the calls inside it; if these run
-several kernels (:mod:`hosim.io.importers.trace_kernels`), each kernel is an op. Operators that only
-make a view compute nothing and are left out, and so are those without a tensor on an accelerator
-(in a trace that has such tensors). A tensor that an op touches without taking it was allocated by
-it: it is a new storage if the operator returns it or a later op uses it, else workspace. The trace
-shows which arguments are written (``(a!)`` in an operator's schema), but neither durations nor
-streams nor the role of a tensor. FLOP follow from the shapes of the arguments
+several kernels (:func:`kernels_inside`), each kernel is an op. Operators that only make a view
+compute nothing and are left out, and so are those without a tensor on an accelerator (in a trace
+that has such tensors). A tensor that an op touches without taking it was allocated by it: it is a
+new storage if the operator returns it or a later op uses it, else workspace. The trace shows which
+arguments are written (``(a!)`` in an operator's schema), but neither durations nor streams nor the
+role of a tensor. FLOP follow from the shapes of the arguments
 (:mod:`hosim.io.importers.aten_flops`).
 """
 
@@ -34,7 +34,61 @@ from hosim.io.importers.torch_programs.traced_tensors import (
     dtype_of_types,
     traced_tensors,
 )
-from hosim.io.importers.trace_kernels import TracedCall, kernels_inside
+
+_PREPARING = {"fill", "allocate"}
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """A call by ids: its parent, and the storages that it returns without taking them, or writes.
+    ``shapes``: of an operator.
+    """
+
+    id: int
+    parent: int
+    shapes: CallShapes | None
+    sets: frozenset[int]
+
+
+def kernels_inside(calls: Sequence[TracedCall]) -> Sequence[int]:
+    """The kernels of the first of ``calls``, the others of which are inside it, as ids in the order
+    in which they begin.
+
+    A parent has a smaller id than what it calls. Empty for a call that only allocates, fills or
+    makes a view.
+    """
+    found: dict[int, list[int]] = {}
+    written: dict[int, frozenset[int]] = {}
+    inside: dict[int, list[int]] = {}
+    for call in sorted(calls, key=lambda c: -c.id):
+        members = inside.pop(call.id, [])
+        kernels = _joined([found.pop(member) for member in members])
+        below = [written.pop(member) for member in members]
+        sets = below[0] if len(below) == 1 else frozenset().union(*below)
+        if call.shapes is not None:
+            prepares = op_kind(call.shapes.operator) in _PREPARING
+            if aten_flops(call.shapes) is not None or (
+                call.sets and not (kernels and call.sets <= sets)
+            ):
+                kernels = [] if prepares else [call.id]
+            sets = frozenset() if prepares else call.sets
+        found[call.id], written[call.id] = kernels, sets
+        inside.setdefault(call.parent, []).append(call.id)
+    return sorted(found[min(found)])
+
+
+def _joined(lists: list[list[int]]) -> list[int]:
+    """One list of all items; the longest list is extended, so that deep traces take no longer than
+    wide ones.
+    """
+    if not lists:
+        return []
+    longest = max(lists, key=len)
+    for one in lists:
+        if one is not longest:
+            longest.extend(one)
+    return longest
+
 
 _NOTES = {
     "durations": "not in the trace; the cost model estimates them from FLOP and bytes, which "

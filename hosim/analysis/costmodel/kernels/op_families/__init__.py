@@ -30,10 +30,11 @@ if TYPE_CHECKING:
         expected_loads,
         share_touched,
     )
-    from hosim.analysis.costmodel.kernels.op_families.gemm_time import GemmConstants, gemm_us
-    from hosim.analysis.costmodel.kernels.op_families.moe_time import (
+    from hosim.analysis.costmodel.kernels.op_families.gemm_time import (
+        GemmConstants,
         MoeConstants,
         expert_product_us,
+        gemm_us,
         moe_us,
     )
     from hosim.analysis.costmodel.kernels.op_families.processor import Array, Processor, Shapes
@@ -46,8 +47,7 @@ else:
             "latent_us",
             "collective_time": "CollectiveConstants CustomConstants collective_us custom_us",
             "expert_loads": "TILES busiest expected_loads share_touched",
-            "gemm_time": "GemmConstants gemm_us",
-            "moe_time": "MoeConstants expert_product_us moe_us",
+            "gemm_time": "GemmConstants MoeConstants expert_product_us gemm_us moe_us",
             "processor": "Array Processor Shapes",
         },
     )

@@ -1,26 +1,39 @@
-"""``zero_infinity``: parameters and optimizer states below, streamed a layer ahead.
+"""``zero_infinity`` and ``superoffload``: the optimizer on the CPU, and parameters below or, if they
+fit, on the device.
 
 ZeRO-Infinity (S. Rajbhandari et al., SC 2021): :mod:`hosim.policies.own.layerwise` with parameters
-and optimizer states below, in drives where memory has no room. Where the workload says that the
-optimizer runs on the CPU (``optimizer_on``), gradients are stored as the backward pass makes them,
-the CPU writes the parameters where they live, and states that live in drives (``states_home``) pass
-through host memory. Checkpoints of activations stay on the device.
+and optimizer states below, in drives where memory has no room, streamed a layer ahead. Where the
+workload says that the optimizer runs on the CPU (``optimizer_on``), gradients are stored as the
+backward pass makes them, the CPU writes the parameters where they live, and states that live in
+drives (``states_home``) pass through host memory. Checkpoints of activations stay on the device.
+
+SuperOffload (X. Lian et al., arXiv 2509.21271), for superchips whose CPU is close to the GPU. Its
+adaptive offloading leaves parameters on the device ("weight-stationary") or streams them layer by
+layer ("weight-flow"): here they stay if the plan fits then, else they are streamed as ZeRO-Infinity
+does it. Its updates begin before all gradients are there and are undone where a check rejects them:
+that is the workload's (``optimizer_on`` with ``update: speculative``).
+
+Not modelled: buckets of 64 MB, for each of which gradients and parameters move together; an
+optimizer on the device for the last buckets; casts on the device, for which gradients and
+parameters cross the link in fp32; undone updates.
 """
 
 from __future__ import annotations
 
 from hosim.analysis import homes_below
 from hosim.cache_plan import Plan
+from hosim.engine import replay
+from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.schedule import forced_tensors, planned_around
 from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below
-from hosim.policies.own import layerwise
+from hosim.policies.own import layerwise, resident
 
 _KINDS = "parameter/expert/optimizer_state"
 
 
-def plan(
+def zero_infinity(
     graph: Graph,
     hardware: Hardware,
     budget_bytes: int,
@@ -65,3 +78,24 @@ def ops_of_a_layer(graph: Graph, weights: set[int]) -> int:
         visit for visit in layerwise.visits(graph, weights) if not graph.ops[visit.first].processor
     ]
     return max(1, (len(graph.ops) - len(graph.elsewhere)) // max(1, len(visits)))
+
+
+def superoffload(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    layers_ahead: int,
+    placement: str = FASTEST,
+) -> Plan:
+    """The plan: parameters on the device if that fits."""
+    try:
+        made = planned_around(graph, hardware, budget_bytes, resident.plan)
+        fits = replay(made, hardware, budget_bytes).feasible
+    except InfeasibleError:
+        fits = False
+    if fits:
+        return made
+    return zero_infinity(
+        graph, hardware, budget_bytes, layers_ahead=layers_ahead, placement=placement
+    )

@@ -1,8 +1,20 @@
-"""``memory_peak``: gaps that cover the peak, the best score first, as the peak strategy of
-MindSpore 2.10 does.
+"""The strategies of MindSpore 2.10: ``distance`` moves whatever lies idle for many ops, and
+``memory_peak`` gaps that cover the peak, the best score first.
 
 Source: the knobs documented in ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel, and
-its public headers (``MemoryPeakBasedHyperOffloadStrategy``, ``CalculateAdaptiveReleaseDistance``,
+its public headers. In both, tensors start where they are at home, unless those at home in the
+device tier do not fit there at the step's start or end: then all of them start below.
+
+``distance`` (``DistanceBaseHyperOffloadStrategy``: "definition-use gap analysis";
+``OffloadInfoFilterByNumber``; ``HyperOffloadOperations::MoveAhead``) skips what ops write in place.
+Documented: the four distances and numbers. Our reading: of more than ``select_num`` candidates the
+widest are kept, then the largest, then the earliest; weights count as well
+(``auto_offload="all"``); the prefetch is issued ``prefetch_distance`` ops before the op that needs
+it, the release ``release_distance`` ops after the last use, and the store right after that use. It
+knows no budget: what it moves is the same for every one. What starts below is prefetched
+``prefetch_distance`` ops before its first use and released after its last.
+
+``memory_peak`` (``MemoryPeakBasedHyperOffloadStrategy``, ``CalculateAdaptiveReleaseDistance``,
 ``CalculateAdaptivePrefetchDistance``). Documented: while the modelled peak exceeds
 ``max_device_memory`` less ``peak_modeled_headroom_bytes``, gaps that cover it are scored by size
 (w1), how early they begin before it (w2), how late they end after it (w3), less a penalty for
@@ -18,15 +30,12 @@ many ops as the copy down takes, an adaptive prefetch leads by as many as the co
 of unknown time counts as ``default_kernel_time_us``. ``max_device_memory`` is to be set "according
 to the real available memory capacity": here that is the budget. The published headroom of 4 GiB is
 a tenth of the published 40 GiB: so it is a tenth here, too.
-
-Tensors start where they are at home, unless those at home in the device tier do not fit there at
-the step's start or end: then all of them start below.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate
@@ -49,7 +58,50 @@ from hosim.planner.schedule import (
     take_away,
 )
 from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below, starts
-from hosim.policies.own.distance import at_distance, not_in_place
+
+
+def distance(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    select_distance: int,
+    select_num: int,
+    prefetch_distance: int,
+    release_distance: int,
+    placement: str = FASTEST,
+) -> Plan:
+    """The plan. O(uses + candidates log candidates)."""
+    rule = read_placement(placement, hardware)
+    initial = starts(graph, hardware, budget_bytes, rule)
+    residency = Plan(graph, initial=initial).residency(hardware.device_tier)
+    sizes = [tensor.size_bytes for tensor in graph.tensors]
+    found = [
+        gap
+        for gap in between_uses(graph, not_in_place(graph))
+        if gap.before - gap.after >= select_distance
+    ]
+    found.sort(key=lambda gap: (gap.after - gap.before, -sizes[gap.tensor], gap.after, gap.before))
+    space = space_below(graph, hardware, residency, rule)
+    absences = []
+    for gap in (*below_at_ends(graph, residency, hardware.device_tier), *found[:select_num]):
+        tier = space.place(gap.tensor, gap.after)
+        if tier is not None:
+            absences.append(at_distance(gap, tier, prefetch_distance, release_distance))
+    return insert(graph, hardware, "distance", absences, initial)
+
+
+def not_in_place(graph: Graph) -> Iterable[int]:
+    """Tensors that no op mutates."""
+    mutated = {t for op in graph.ops for t in op.mutates}
+    return (t for t in range(len(graph.tensors)) if t not in mutated)
+
+
+def at_distance(gap: Gap, tier: str, prefetch_distance: int, release_distance: int) -> Absence:
+    """The absence that begins and ends so many ops from the uses, within the idle time."""
+    release = min(gap.after + release_distance, gap.before - 1)
+    prefetch = max(gap.before - 1 - prefetch_distance, release)
+    return Absence(gap.tensor, gap.after, gap.before, gap.after, release, prefetch, tier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +134,7 @@ class PeakStrategy:
         )
 
 
-def plan(graph: Graph, hardware: Hardware, budget_bytes: int, **settings: Any) -> Plan:
+def memory_peak(graph: Graph, hardware: Hardware, budget_bytes: int, **settings: Any) -> Plan:
     """The plan; ``settings`` are those of :class:`PeakStrategy`. Each gap taken costs O(ops +
     candidates) array steps.
     """

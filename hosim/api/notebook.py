@@ -1,4 +1,8 @@
-"""A replay beside sliders, in a notebook."""
+"""The cells of a notebook: a replay beside sliders; and for what a study returns, its answer and the
+tables that its command prints.
+
+:mod:`hosim.report.cells` has the other cells.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,26 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Group
+
 from hosim.api.inputs import Budget, Machine, Workload, question
 from hosim.engine import read_budget, resident_step
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import declared, keywords
+from hosim.report import cell as cell_of_data
+from hosim.report import html
 from hosim.report.drawn import Shown, widget
+from hosim.report.of_studies import blame, diff, fit, frontier
+from hosim.report.printing import paragraph
+from hosim.study import Blame, Diff, lines, stall_rows
 from hosim.study.asked import AnyPolicy, Settings, Value
 from hosim.study.runs import BUDGET, Question, check, make_plan, replay
+from hosim.study.searches import Fit, Frontier, fit_rows, frontier_rows
 from hosim.units import human_size, human_time
 
 if TYPE_CHECKING:
     from ipywidgets import Output, VBox
+
 
 _SHARES = range(10, 100, 5)
 _TIMES = (0.125, 0.25, 0.5, 0.75, 1, 1.5, 2, 4, 8)
@@ -169,3 +182,26 @@ def _lengths(asked: Question) -> list[_Slider]:
     places = {f"{n:,}": {f"workload.{name}": n} for n in sorted(lengths)}
     begin = f"{told[name]:,}"
     return [_Slider(name, {**places, begin: {}}, begin)]
+
+
+_MOST = 20
+"""Rows of stalls, and of what differs."""
+
+
+def cell(of: object) -> str:
+    """The HTML of an answer of a study, or of anything that :func:`hosim.report.cells.cell`
+    writes.
+    """
+    if isinstance(of, Fit):
+        return html(Group(paragraph(f"{of}."), fit(fit_rows(of), "", of.answer is not None)))
+    if isinstance(of, Frontier):
+        table = frontier(frontier_rows(of), of.question.hardware, "")
+        return html(Group(paragraph(f"{of}."), table))
+    if isinstance(of, Diff):
+        return html(diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST, of.parts))
+    if isinstance(of, Blame):
+        longest = sorted(of.stalls, key=lambda stall: -stall.stall_ns)
+        return html(
+            blame(stall_rows(longest[:_MOST]), len(longest), of.by_cause, lines(of.prices), str(of))
+        )
+    return cell_of_data(of)

@@ -1,0 +1,245 @@
+"""The commands that look up what there is: ``hosim policies``, ``schema``, ``notebooks``, ``doctor``,
+``workload`` and ``hardware``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from hosim.cli.answers import print_answer, show_answer
+from hosim.cli.commands import command
+from hosim.cli.options import console, graph_of, hardware_of, print_json
+from hosim.cli.terminal import say
+from hosim.extensions import added
+from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
+
+_KV = Option("kv", of=bool, default=False, help="Those for the cache of 'hosim serve' instead.")
+
+
+@command(*declared("kv detail json", _KV))
+def policies(given: Given) -> None:
+    """List the policies and their parameters.
+
+    --detail has the parameters, whose systems policies model, and the packages of plugins.
+    """
+    if given.kv:
+        _kv_policies(given)
+        return
+    from hosim.policies import package_of, policy_named, policy_names
+    from hosim.report.listed import policies, policies_in_short, policy_figures
+
+    names = policy_names()
+    listed, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
+    alone = [p.name for p in listed if p.by_name_only or p.needs_routing]
+    answer = policies_in_short(listed, alone, _next("policies"))
+    data = {"policies": list(map(policy_figures, listed, packages))}
+    show_answer(answer, given, lambda: data, lambda: [policies(listed, packages)])
+
+
+def _next(what: str) -> list[tuple[str, str]]:
+    return [(f"hosim {what} --detail", "parameters, and whose systems they model")]
+
+
+def _kv_policies(given: Given) -> None:
+    from hosim.report.listed import policies, policies_in_short, policy_figures
+
+    listed = [policy for table in added("kv_policies") for policy in table]
+    packages = ["hosim"] * len(listed)
+    data = {"kv_policies": list(map(policy_figures, listed, packages))}
+    answer = policies_in_short(listed, (), _next("policies --kv"))
+    show_answer(answer, given, lambda: data, lambda: [policies(listed, packages)])
+
+
+_FORMAT = Option(
+    "name",
+    default=REQUIRED,
+    argument=True,
+    metavar="NAME",
+    help="workload, hardware, plan, result, comparison or routing.",
+)
+
+
+@command(_FORMAT)
+def schema(given: Given) -> None:
+    """Print the JSON Schema of a format."""
+    from hosim import io
+
+    typer.echo(io.to_json(io.schema(given.name)))
+
+
+_FOLDER = Option(
+    "folder",
+    of=Path,
+    default=REQUIRED,
+    argument=True,
+    metavar="FOLDER",
+    help="Where to write them; it is made if it is not there.",
+)
+
+
+@command(_FOLDER)
+def notebooks(given: Given) -> None:
+    """Write the worked notebooks to a folder.
+
+    It never overwrites a file that differs: move such a file away first.
+    """
+    from hosim.base.files import write_bytes
+    from hosim.errors import InputError
+    from hosim.shipped import notebook_paths
+
+    folder = given.folder
+    copies = {path: folder / path.name for path in notebook_paths()}
+    for path, copy in copies.items():
+        if copy.exists() and copy.read_bytes() != path.read_bytes():
+            raise InputError(
+                "there is another file of that name: move it away, or name another folder",
+                source=str(copy),
+            )
+    if folder.exists() and not folder.is_dir():
+        raise InputError("expected a folder, found a file", source=str(folder))
+    folder.mkdir(parents=True, exist_ok=True)
+    for path, copy in copies.items():
+        write_bytes(copy, path.read_bytes())
+    count = sum(copy.suffix == ".ipynb" for copy in copies.values())
+    say(
+        f"wrote {count} notebooks to {folder}; jupyter lab "
+        f"{folder / next(iter(copies.values())).name} opens the first one"
+    )
+
+
+@command(*declared("json"))
+def doctor(given: Given) -> None:
+    """Show what is installed, and what is missing for what."""
+    from hosim import shipped
+    from hosim.gate import kept_in
+    from hosim.report.listed import installation, installation_table
+
+    found = installation(kept_in(), len(shipped.workloads()), len(shipped.hardware()))
+    if given.json:
+        print_json(found)
+    else:
+        console().print(installation_table(found))
+
+
+workload_app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_help=True)
+
+
+@workload_app.command("list")
+@command(*declared("detail json"))
+def list_workloads(given: Given) -> None:
+    """List the shipped workloads."""
+    from hosim import shipped
+    from hosim.io.models import PRESETS
+    from hosim.report import listed as listings
+
+    names = shipped.workloads()
+    if given.json:
+        graphs = [graph_of(name) for name in names]
+        print_json({"workloads": [listings.workload_figures(graph) for graph in graphs]})
+    else:
+        asked_on = (("hosim workload list --detail", "ops, work and memory of each"),)
+        short = listings.workloads_in_short(names, PRESETS, asked_on)
+        print_answer(short, given, lambda: [listings.workloads(map(graph_of, names))])
+
+
+@workload_app.command("models")
+@command(*declared("detail json"))
+def list_models(given: Given) -> None:
+    """List the models that hosim can build by name."""
+    from hosim.io.models import FAMILIES, PRESETS, listed_models
+    from hosim.report import listed as listings
+
+    if given.json:
+        print_json({"models": [listings.model_figures(model) for model in listed_models()]})
+    else:
+        runs = {name: FAMILIES[type(sizes)].phases for name, sizes in PRESETS.items()}
+        asked_on = (("hosim workload models --detail", "parameters, weights, what is left out"),)
+        short = listings.models_in_short(runs, asked_on)
+        print_answer(short, given, lambda: [listings.models(listed_models())])
+
+
+_SHOWN = declared(
+    "workload hardware ops detail json",
+    replace(
+        OPTIONS["hardware"],
+        default=None,
+        help="Show how long ops take on this machine, and where that is from.",
+    ),
+    Option(
+        "ops",
+        of=bool,
+        default=False,
+        needs=("hardware",),
+        help="With --hardware: a row for each op.",
+    ),
+    replace(OPTIONS["json"], excludes={"hardware": "it shows a workload alone"}),
+)
+
+
+@workload_app.command("show")
+@command(*_SHOWN)
+def show_workload(given: Given) -> None:
+    """Show a workload: its live memory, tensors, ops and source.
+
+    --detail prints every table.
+    """
+    from hosim.devices_of_graph import on_devices
+    from hosim.report import listed as listings
+    from hosim.report.listed import op_times
+
+    width, graph = console().width, graph_of(given.workload)
+    if given.json:
+        print_json(listings.workload_figures(graph))
+        return
+    where = on_devices(graph, hardware_of(given.hardware)) if given.hardware is not None else None
+    given.detail = given.detail or given.ops
+    print_answer(
+        listings.workload_in_short(graph, width, where),
+        given,
+        lambda: [
+            listings.workload(graph, width),
+            *([] if where is None else [op_times(graph, where, given.ops)]),
+        ],
+    )
+
+
+hardware_app = typer.Typer(
+    help="List the shipped hardware profiles, or show one.", no_args_is_help=True
+)
+
+_PROFILE = replace(
+    OPTIONS["hardware"], argument=True, help="A hardware profile: a path, or a shipped name."
+)
+
+
+@hardware_app.command("list")
+@command(*declared("detail json"))
+def list_hardware(given: Given) -> None:
+    """List the shipped hardware profiles."""
+    from hosim import shipped
+    from hosim.io import hardware_to_dict
+    from hosim.report.listed import machines, machines_in_short
+
+    profiles = [hardware_of(name) for name in shipped.hardware()]
+    asked_on = (("hosim hardware list --detail", "compute, memory and links of each"),)
+    answer = machines_in_short(profiles, shipped.ALIASES, asked_on)
+    data = {"hardware": [hardware_to_dict(each) for each in profiles], "aliases": shipped.ALIASES}
+    show_answer(answer, given, lambda: data, lambda: [machines(profiles, shipped.ALIASES)])
+
+
+@hardware_app.command("show")
+@command(*declared("hardware detail json", _PROFILE))
+def show_hardware(given: Given) -> None:
+    """Show a profile: tiers, channels, fabrics and sources.
+
+    --detail shows all.
+    """
+    from hosim.io import hardware_to_dict
+    from hosim.report.listed import machine, machine_in_short
+
+    profile = hardware_of(given.hardware)
+    data = hardware_to_dict(profile)
+    show_answer(machine_in_short(profile), given, lambda: data, lambda: [machine(profile)])
