@@ -90,3 +90,18 @@ def test_alpha_is_a_parameter() -> None:
     plan = policy.plan(case.graph, case.hardware, case.budget_bytes, effort=0.1, alpha=0.5)
     assert plan.search is not None
     assert "alpha=0.5" in plan.search.again
+
+
+def test_alpha_is_tried_under_a_placement_rule_as_well() -> None:
+    """Its sweeps are more work, with a rule for the tiers below as without."""
+    case = instance(3, 31)
+
+    def work(**settings: object) -> int:
+        plan = policy_named("hyperoffload").plan(
+            case.graph, case.hardware, case.budget_bytes, **settings
+        )
+        assert plan.search is not None
+        return plan.search.work
+
+    for placement in ("planned", "nearest"):
+        assert work(placement=placement, alpha=0.5) > work(placement=placement)

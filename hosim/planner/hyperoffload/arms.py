@@ -102,13 +102,13 @@ def stretched(planned: PlannedGraph, placement: Placement | None = None) -> Weig
     return Weights(placement=placement, slow=planned.problem.horizon_ns / max(1, planned.least_ns))
 
 
-def ranking(alpha: float) -> Arm:
+def ranking(alpha: float, placement: Placement | None = None) -> Arm:
     """Sweeps by the cost of the HyperOffload description, on the unhindered step and on the
     stretched one.
     """
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
-        for weights in (Weights(), stretched(planned)):
+        for weights in (Weights(placement=placement), stretched(planned, placement)):
             swept(search, planned, replace(weights, alpha=alpha))
             yield
 

@@ -91,11 +91,11 @@ def search(
     )
     check_floor(run.plain.problem, run.budget_bytes)
     try:
+        described = [] if alpha is None else [ranking(alpha, placement)]
         if placement is None:
-            described = [] if alpha is None else [ranking(alpha)]
             run.run(arms, [*_OF_EACH, *described], _LATER, needed, when)
         else:
-            run.run(arms, (sweeping(placement), fitting), (), needed, when)
+            run.run(arms, (sweeping(placement), fitting, *described), (), needed, when)
         if run.chosen is None or run.chosen.outcome.cost.infeasible:
             raise InfeasibleError(
                 _explain(run), report=(run.chosen and run.chosen.outcome.result.error) or ""
