@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from math import exp, inf, log, log1p, sqrt
 
 from hosim.base.whole_numbers import keep_whole
@@ -27,6 +27,8 @@ _BITS = 64
 _MASK = (1 << _BITS) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _OPS, _TRANSFERS = 1, 2
+_OF_ALL = 3
+"""The numbers that factors have in common: the seed, the device and whether it is for an op."""
 _SQUARE_IS_FINITE = 1e150
 
 
@@ -85,12 +87,26 @@ class Jitter:
 def _lognormal(sigma: float, *numbers: int) -> float:
     if not sigma:
         return 1.0
+    bits = _chained(*numbers[:_OF_ALL])
+    for number in numbers[_OF_ALL:]:
+        bits = _mixed(bits ^ (number & _MASK))
+    scale, less = _scale(sigma)
+    quantile = ((bits >> 11) + 0.5) / (1 << 53)  # 53 bits: never 0 nor 1
+    return exp(scale * _normal_quantile()(quantile) - less)
+
+
+@lru_cache
+def _chained(*numbers: int) -> int:
     bits = 0
     for number in numbers:
         bits = _mixed(bits ^ (number & _MASK))
+    return bits
+
+
+@lru_cache
+def _scale(sigma: float) -> tuple[float, float]:
     s2 = log1p(sigma * sigma) if sigma < _SQUARE_IS_FINITE else 2 * log(sigma)
-    quantile = ((bits >> 11) + 0.5) / (1 << 53)  # 53 bits: never 0 nor 1
-    return exp(sqrt(s2) * _normal_quantile()(quantile) - s2 / 2)
+    return sqrt(s2), s2 / 2
 
 
 @cache

@@ -9,11 +9,18 @@ are the same, so the name says which.
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from hosim.cache_plan import Plan
+from hosim.data.columns import Ops, Tensors
 from hosim.graph import Graph, Op
 
 
@@ -33,63 +40,84 @@ def canonical(graph: Graph) -> Graph:
     >>> [tensor.name for tensor in canonical(b.build()).tensors]
     ['x', 'y']
     """
-    uses: list[list[int]] = [[] for _ in graph.tensors.each()]
-    for i, op in enumerate(graph.ops):
-        for role, tensors in enumerate((op.inputs, op.outputs, op.mutates)):
-            for t in tensors:
-                uses[t].append(3 * i + role)
+    tensors, ops = graph.tensors, graph.ops
+    order = _order_of_uses(graph)
+    named, (op, which) = np.asarray(ops.named, "q"), ops.naming()
+    listed, most = op * np.int64(len(ops.lists)) + which, max(len(tensors), len(ops), 1)
+    if (np.diff(order) > 0).all() and (np.diff(listed * most + named) > 0).all():
+        return graph
+    moved = np.empty(len(tensors), "q")
+    moved[order] = np.arange(len(tensors))
+    awaited = which == ops.lists.index("deps")
+    moved = np.where(awaited, named, moved[np.where(awaited, 0, named)])
+    named = np.sort(listed * most + moved) % most
+    names = list(tensors.positions)
+    kinds = np.asarray(tensors.codes)[order]
+    alike = [replace(tensors.alike[k], name=names[order[at]]) for k, at in _first(kinds)]
+    code = {k: new for new, (k, _) in enumerate(_first(kinds))}
+    starts, number = ops.starts(), len(ops.lists)
+    like = []
+    for k, at in _first(np.asarray(ops.codes)):
+        begins = starts[number * at : number * (at + 1) + 1].tolist()
+        each = [tuple(named[begin:end].tolist()) for begin, end in pairwise(begins)]
+        lists: dict[str, Any] = dict(zip(ops.lists, each, strict=True))
+        like.append(replace(ops.alike[k], **lists))
+    return Graph(
+        graph.name,
+        Tensors(
+            {names[t]: at for at, t in enumerate(order.tolist())},
+            alike,
+            map(code.__getitem__, kinds.tolist()),
+        ),
+        Ops(ops.positions, like, ops.codes, named.tolist()),
+        graph.meta,
+    )
 
-    wholes: dict[str, list[int]] = {}
-    for t, tensor in enumerate(graph.tensors.each()):
-        if tensor.of:
-            wholes.setdefault(tensor.of, []).extend(uses[t])
-    for whole_uses in wholes.values():
-        whole_uses.sort()
+
+def _first(codes: npt.NDArray[Any]) -> list[tuple[int, int]]:
+    """Each code with the first place that has it, by these places."""
+    found, places = np.unique(codes, return_index=True)
+    return sorted(zip(found.tolist(), places.tolist(), strict=True), key=itemgetter(1))
+
+
+def _order_of_uses(graph: Graph) -> npt.NDArray[np.int64]:
+    """The tensors by what uses them, and how: each with the first use first."""
+    tensors, ops, (op, which) = graph.tensors, graph.ops, graph.ops.naming()
+    used = which != ops.lists.index("deps")
+    users = np.asarray(ops.named)[used]
+    by_tensor = np.argsort(users, kind="stable")
+    uses = (op * np.int64(len(ops.lists)) + which)[used][by_tensor]
+    begin = np.searchsorted(users[by_tensor], np.arange(len(tensors) + 1))
+    none = len(ops.lists) * len(ops)
+    first = np.append(uses, none)[begin[:-1]]
+    first[begin[:-1] == begin[1:]] = none
+    order = np.argsort(first, kind="stable")
+
+    def uses_of(t: int) -> list[int]:
+        return list(uses[begin[t] : begin[t + 1]].tolist())
+
+    parts = defaultdict[str, list[int]](list)
+    for t in tensors.those(lambda tensor: tensor.of):
+        parts[tensors.like(t).of] += uses_of(t)
+    wholes = {name: sorted(found) for name, found in parts.items()}
+    names = list(tensors.positions)
 
     def place(t: int) -> tuple[object, ...]:
-        tensor = graph.tensors[t]
-        own = (
-            uses[t],
-            tensor.size_bytes,
-            tensor.kind,
-            tensor.home or "",
-            bool(tensor.persistent),
-            wholes.get(tensor.of, []),
-        )
-        return not uses[t], *own, tensor.name
+        like = tensors.like(t)
+        own = like.size_bytes, like.kind, like.home or "", bool(like.persistent)
+        return uses_of(t), *own, wholes.get(like.of, []), names[t]
 
-    order = sorted(range(len(graph.tensors)), key=place)
-    if all([a < b for a, b in pairwise(order)]) and all(
-        [
-            ascend(op.inputs) and ascend(op.outputs) and ascend(op.mutates) and ascend(op.deps)
-            for op in graph.ops
-        ]
-    ):
-        return graph
-    new = inverse(order)
-
-    def moved(tensors: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(sorted([new[t] for t in tensors]))
-
-    ops = tuple(
-        [
-            replace(
-                op,
-                inputs=moved(op.inputs),
-                outputs=moved(op.outputs),
-                mutates=moved(op.mutates),
-                deps=tuple(sorted(op.deps)),
-            )
-            for op in graph.ops
-        ]
-    )
-    return Graph(graph.name, tuple([graph.tensors[t] for t in order]), ops, graph.meta)
+    changes = [*(np.flatnonzero(np.diff(first[order])) + 1).tolist(), len(tensors)]
+    for at, until in pairwise([0, *changes]):
+        if until - at > 1:
+            order[at:until] = sorted(order[at:until].tolist(), key=place)
+    return order
 
 
 def canonical_places(graph: Graph) -> list[int]:
     """The place of each tensor in :func:`canonical` order; for :meth:`Graph.derived`."""
-    places = {tensor.name: place for place, tensor in enumerate(graph.derived(canonical).tensors)}
-    return [places[tensor.name] for tensor in graph.tensors]
+    places = graph.derived(canonical).tensor_index
+    return [places[name] for name in graph.tensor_index]
 
 
 def ascend(positions: Sequence[int]) -> bool:

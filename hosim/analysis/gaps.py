@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hosim.cache_plan import AT_START
 from hosim.graph import Graph
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(NamedTuple):
     """No op uses ``tensor`` between the ops ``after`` and ``before``: it could spend that time in a
     lower tier.
 
@@ -51,12 +51,17 @@ def tensor_gaps(graph: Graph, t: int) -> list[Gap]:
 
 
 def _all_gaps(graph: Graph) -> list[list[Gap]]:
-    return [_gaps(graph, t) for t in range(len(graph.tensors))]
+    initial = graph.derived(initial_set)
+    return [
+        _gaps(graph, t, users, t in initial)
+        if t in initial or (users and (survives or users[-1] - users[0] >= len(users)))
+        else []
+        for t, (users, survives) in enumerate(zip(graph.users, graph.survives, strict=True))
+    ]
 
 
-def _gaps(graph: Graph, t: int) -> list[Gap]:
-    ops, users, count = graph.ops, graph.users[t], len(graph.ops)
-    initial, persistent = t in graph.derived(initial_set), bool(graph.tensors[t].persistent)
+def _gaps(graph: Graph, t: int, users: Sequence[int], initial: bool) -> list[Gap]:
+    ops, count, persistent = graph.ops, len(graph.ops), bool(graph.tensors[t].persistent)
     if not users:
         return [Gap(t, AT_START, count, 0, False)] if initial and persistent and count else []
     found: list[Gap] = []

@@ -86,8 +86,9 @@ def lives(
         for t in graph.ops[i].uses:
             uses_at[t] |= 1 << k
     found: defaultdict[Life, list[int]] = defaultdict(list)
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
     for t, users in enumerate(graph.users):
-        if users and graph.tensors[t].size_bytes:
+        if users and sizes[t] and (t in initial or _spans(graph, points, order, t, users)):
             life = _life(
                 graph,
                 points,
@@ -101,6 +102,16 @@ def lives(
             if life is not None:
                 found[life].append(t)
     return found
+
+
+def _spans(
+    graph: Graph, points: Points, order: HappensBefore, t: int, users: Sequence[int]
+) -> bool:
+    """Return whether some point may lie between two uses of a tensor."""
+    beyond = points.after[users[0]]
+    return not order.single or bool(
+        beyond if graph.survives[t] else beyond & points.before[users[-1]]
+    )
 
 
 def _life(

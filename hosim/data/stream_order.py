@@ -5,6 +5,7 @@ stream.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 from hosim.graph import Graph
 
@@ -23,6 +24,8 @@ def earliest_starts(graph: Graph, durations: Sequence[int]) -> list[int]:
     """Nanoseconds at which each op starts, by op position, if every tensor is resident and
     everything fits.
     """
+    if len(graph.streams) <= 1:
+        return [0, *accumulate(durations)][: len(durations)]
     starts: list[int] = []
     for before, producers in zip(stream_predecessors(graph), graph.producers, strict=True):
         start = starts[before] + durations[before] if before >= 0 else 0

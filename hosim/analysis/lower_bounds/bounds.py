@@ -521,6 +521,8 @@ class CriticalPath:
 
 def tails(graph: Graph, durations: Sequence[int]) -> list[int]:
     """Nanoseconds from each op's start to the end of the longest chain that begins with it."""
+    if len(graph.streams) <= 1:
+        return [*accumulate(reversed(durations))][::-1]
     tail = [0] * len(graph.ops)
     before, producers = stream_predecessors(graph), graph.producers
     for i in range(len(graph.ops) - 1, -1, -1):

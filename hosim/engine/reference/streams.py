@@ -65,8 +65,11 @@ class PlannedOps:
         self.awaited: list[list[int]] = [[] for _ in ops]
         self.arriving: dict[tuple[int, int], int] = {}
         copies: dict[int, list[tuple[int, int]]] = {}
+        resolved = set[tuple[str, str, str | None]]()
         for k, c in enumerate(plan.cache_ops):
-            resolve_hop(c.op, c.source, c.destination, hardware, f"cache_ops[{k}]")
+            if (kind := (c.op, c.source, c.destination)) not in resolved:
+                resolve_hop(*kind, hardware, f"cache_ops[{k}]")
+                resolved.add(kind)
             self.after.setdefault(c.after, []).append(k)
             if c.op != DETACH:
                 copies.setdefault(c.tensor, []).append((c.after, k))

@@ -38,6 +38,8 @@ def without_unneeded(
     problem = simulator.problem
     nearest = problem.below[0].name if nearer and problem.below else ""
     for t in sorted(choices, key=lambda t: (-problem.graph.tensors[t].size_bytes, t)):
+        if simulator.work - begun > most:
+            break
         for after in _droppable(problem, t, choices[t]):
             less = None if after is None else _less(problem, t, simulator.choices.get(t), after)
             if simulator.work - begun <= most:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 from hosim.analysis.costmodel.transfers.fair_sharing import NS_PER_S, Link, max_min_rates
 from hosim.analysis.costmodel.transfers.transfer_time import alone_ns, ceiling, named_channel
@@ -175,20 +175,29 @@ def route(
     joined = hardware.channel_between
     if (source, destination) in joined:
         return (joined[source, destination],)
-    import networkx  # here, as it takes longer to import than most replays take
-
-    graph = networkx.DiGraph(list(joined))
-    if source not in graph or destination not in graph:
-        return ()
-    paths = [
-        tuple(joined[hop] for hop in pairwise(path))
-        for path in networkx.all_simple_paths(graph, source, destination)
-    ]
+    paths = _paths(hardware, source, destination)
+    if len(paths) == 1:
+        return paths[0]
     timed = [
         (route_ns(hardware, names, size_bytes), len(names), names)
         for names in ([c.name for c in path] for path in paths)
     ]
     return min(zip(timed, paths, strict=True), default=((), ()))[1]
+
+
+def _paths(hardware: Hardware, source: str, destination: str) -> list[tuple[Channel, ...]]:
+    """The channels of each way between two tiers that comes to no tier twice."""
+    found: list[tuple[Channel, ...]] = []
+    begun: list[tuple[tuple[str, ...], tuple[Channel, ...]]] = [((source,), ())]
+    while begun:
+        passed, channels = begun.pop()
+        for (begin, end), channel in hardware.channel_between.items():
+            if begin == passed[-1] and end not in passed:
+                if end == destination:
+                    found.append((*channels, channel))
+                else:
+                    begun.append(((*passed, end), (*channels, channel)))
+    return found
 
 
 def way_ns(hardware: Hardware, source: str, destination: str, size_bytes: int) -> int | None:

@@ -83,6 +83,11 @@ class MoveCompiler:
             ends: hardware.channels.index(c) for ends, c in hardware.channel_between.items()
         }
         device = hardware.device_tier
+        self.at_home = {
+            t: (self.tier[problem.starts_below.get(t, device)],)
+            for t in (*problem.initial, *problem.starts_below)
+        }
+        """Where tensors without a choice are at time 0, by position."""
         self.direct = {
             tier
             for tier in self.tier
@@ -113,16 +118,8 @@ class MoveCompiler:
 
     def _compiled(self, t: int, choice: TensorChoice | None) -> SimulatedMoves:
         problem = self.problem
-        home = problem.starts_below.get(t)
         if choice is None:
-            here = (
-                [home or problem.hardware.device_tier]
-                if t in problem.initial or home is not None
-                else []
-            )
-            return SimulatedMoves(
-                tuple([self.tier[tier] for tier in here]), {}, self._awaited(t, {}), 0
-            )
+            return SimulatedMoves(self.at_home.get(t, ()), {}, self._awaited(t, {}), 0)
         start = initial_tiers(problem, t, choice)
         moves = self._placed(t, choice)
         copied = problem.graph.tensors[t].size_bytes * sum([row[3] >= 0 for row in moves.values()])
@@ -179,6 +176,20 @@ class MoveCompiler:
                 passed += 1
             awaited.append((number, last))
         return tuple(awaited)
+
+
+class _PresentMoves(dict[int, SimulatedMoves]):
+    """The moves of each tensor as they are; of one that was never changed, those without a
+    choice.
+    """
+
+    def __init__(self, compiler: MoveCompiler) -> None:
+        super().__init__()
+        self._compiler = compiler
+
+    def __missing__(self, t: int) -> SimulatedMoves:
+        moves = self[t] = self._compiler.moves(t, None)
+        return moves
 
 
 def writes_awaited(users: Sequence[int], writes: Sequence[bool]) -> list[tuple[int, int, int]]:
@@ -258,8 +269,8 @@ class PlanSimulator:
                 self._await_writes(t, users)
         self.choices: dict[int, TensorChoice] = {}
         self.cost: SimulatedCost = (self._count + 1, 0, 0)
-        self._moves = [self._compiler.moves(t, None) for t in range(len(graph.tensors))]
-        self._table.reset({t: moves.initial for t, moves in enumerate(self._moves)})
+        self._moves = _PresentMoves(self._compiler)
+        self._table.reset(self._compiler.at_home)
         self._start = _Snapshot(-1, (), self._table.kept())
         self._snapshots: list[_Snapshot] = []
         self._done: list[list[int]] = []
@@ -300,7 +311,7 @@ class PlanSimulator:
         self._put(changes)
         self.choices = dict(choices)
         self._restore(self._start, before)
-        self._keep(self._start, sum([moves.moved_bytes for moves in self._moves]))
+        self._keep(self._start, sum([moves.moved_bytes for moves in self._moves.values()]))
         self.work += self._table.loop.instants
         return self.cost
 

@@ -191,7 +191,14 @@ def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, 
 
 
 def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
-    """The cache ops of one tensor, each with its place."""
+    """The cache ops of one tensor, each with its place; those of its last choice are kept."""
+    known = problem.placed.get(t)
+    if known is None or known[0] is not choice:
+        known = problem.placed[t] = choice, _placed(problem, t, choice)
+    return known[1]
+
+
+def _placed(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     start = initial_tiers(problem, t, choice)
     steps = _steps(problem, t, choice, start)
     found = tensor_cache_ops(

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 from hosim.analysis import Gap, HappensBefore, initial_set, needed_bytes, tensor_gaps
 from hosim.analysis.costmodel import machine_of_copies, op_durations
@@ -59,6 +60,11 @@ class Problem:
     def order(self) -> HappensBefore:
         """Return the ops that have certainly ended when another has."""
         return self.graph.derived(HappensBefore)
+
+    @cached_property
+    def placed(self) -> dict[int, tuple[object, list[Any]]]:
+        """Return the last choice that cache ops were made of for each tensor, with these."""
+        return {}
 
     @cached_property
     def gaps_of(self) -> Mapping[int, list[Gap]]:
