@@ -92,18 +92,19 @@ class LoopMemory(LoopCells):
             if self.next_volume[t] > 0:
                 self.volume[k] = self.next_volume[t] - 1
                 self.next_volume[t] += 1
-            self.append_queue(c, k)
+            self.append_queue(k)
         self.append_pending(t, k)
 
-    def append_queue(self, c: int, k: int) -> None:
-        """A transfer waits on its channel."""
+    def append_queue(self, k: int) -> None:
+        """A transfer waits in the queue of its channel."""
+        q = self.queue_of[self.move_channel[k]]
         self.queued += 1
         self.queue_next[k] = -1
-        if self.queue_head[c] < 0:
-            self.queue_head[c] = k
+        if self.queue_head[q] < 0:
+            self.queue_head[q] = k
         else:
-            self.queue_next[self.queue_tail[c]] = k
-        self.queue_tail[c] = k
+            self.queue_next[self.queue_tail[q]] = k
+        self.queue_tail[q] = k
 
     def append_pending(self, t: int, k: int) -> None:
         """A cache op of a tensor is issued behind its others."""

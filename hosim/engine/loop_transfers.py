@@ -25,33 +25,36 @@ class LoopTransfers(LoopMemory):
     """Transfers, from their start to their end."""
 
     def start_transfers(self) -> None:
-        """In order of issue; one that cannot start holds back those behind it on its channel."""
-        for c in range(self.channels):
-            self.blocked[c] = (
-                self.queue_head[c] < 0 or self.busy[c] == self.slot_from[c + 1] - self.slot_from[c]
+        """In order of issue; one that cannot start holds back those behind it in its queue. That of
+        several channels has the number of the first (rule 24).
+        """
+        for q in range(self.channels):
+            self.blocked[q] = (
+                self.queue_head[q] < 0 or self.busy[q] == self.slot_from[q + 1] - self.slot_from[q]
             )
         while True:
             first = -1
-            for c in range(self.channels):
-                if self.blocked[c]:
+            for q in range(self.channels):
+                if self.blocked[q]:
                     continue
                 if (
                     first < 0
-                    or self.sequence[self.queue_head[c]] < self.sequence[self.queue_head[first]]
+                    or self.sequence[self.queue_head[q]] < self.sequence[self.queue_head[first]]
                 ):
-                    first = c
+                    first = q
             if first < 0:
                 return
-            c = first
-            if not self.start_transfer(c, self.queue_head[c]) or self.queue_head[c] < 0:
-                self.blocked[c] = 1
-            elif self.busy[c] == self.slot_from[c + 1] - self.slot_from[c]:
-                self.blocked[c] = 1
+            q = first
+            if not self.start_transfer(q, self.queue_head[q]) or self.queue_head[q] < 0:
+                self.blocked[q] = 1
+            elif self.busy[q] == self.slot_from[q + 1] - self.slot_from[q]:
+                self.blocked[q] = 1
 
-    def start_transfer(self, c: int, k: int) -> bool:
-        """Start the transfer at the head of a channel's queue: its turn among its tensor's cache
-        ops, its source valid, room for it.
+    def start_transfer(self, q: int, k: int) -> bool:
+        """Start the transfer at the head of a queue: its turn among its tensor's cache ops, its
+        source valid, room for it.
         """
+        c = self.move_channel[k]
         t = self.move_tensor[k]
         now = self.scalars[0]
         if self.pending_head[t] != k or self.here[self.move_source[k] * self.tensors + t] != VALID:
@@ -68,19 +71,20 @@ class LoopTransfers(LoopMemory):
             self.mark_peak(r)
             begins += self.pinning(r, t)
         self.moving[t] = 1
-        self.queue_head[c] = self.queue_next[k]
+        self.queue_head[q] = self.queue_next[k]
         self.queued -= 1
-        z = self.slot_from[c]
+        z = self.slot_from[q]
         while self.slot_phase[z] != FREE:
             z += 1
         if self.detailed:
-            if self.busy[c] == 0:
-                self.channel_figures[7 * c + 5] = now
-            self.channel_figures[7 * c + 1] += 1
-            self.channel_figures[7 * c + 6] += self.size[t]
-            self.channel_figures[7 * c + 3] += now - self.issued_at[k]
+            if self.channel_figures[8 * c + 7] == 0:
+                self.channel_figures[8 * c + 5] = now
+            self.channel_figures[8 * c + 7] += 1
+            self.channel_figures[8 * c + 1] += 1
+            self.channel_figures[8 * c + 6] += self.size[t]
+            self.channel_figures[8 * c + 3] += now - self.issued_at[k]
             self.move_begun[k] = now
-        self.busy[c] += 1
+        self.busy[q] += 1
         self.slot_move[z] = k
         self.started[z] = now
         self.flows_from[z] = begins
@@ -156,13 +160,14 @@ class LoopTransfers(LoopMemory):
         self.unsettled = 1
         self.scalars[3] = now
         self.scalars[4] = t
-        self.busy[c] -= 1
+        self.busy[self.queue_of[c]] -= 1
         if self.detailed:
-            if self.busy[c] == 0:
-                self.channel_figures[7 * c + 2] += now - self.channel_figures[7 * c + 5]
+            self.channel_figures[8 * c + 7] -= 1
+            if self.channel_figures[8 * c + 7] == 0:
+                self.channel_figures[8 * c + 2] += now - self.channel_figures[8 * c + 5]
             self.move_over[k] = now
             self.move_shared[k] = now - self.flows_from[z] - self.alone(k)
-            self.channel_figures[7 * c + 4] += self.move_shared[k]
+            self.channel_figures[8 * c + 4] += self.move_shared[k]
         self.here[self.move_target[k] * self.tensors + t] = VALID
         self.ended[k] = 1
         self.moving[t] = 0

@@ -9,7 +9,7 @@ down releases the device's storage.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -118,8 +118,15 @@ def replayed(
 ) -> tuple[Plan, Result]:
     """The plan that torch's copies are, and its replay in program order.
 
-    Raises :class:`InfeasibleError` if it does not stay within the budget.
+    torch copies in both directions on one stream. Raises :class:`InfeasibleError` if it does not
+    stay within the budget.
     """
+    ends = {hardware.device_tier, tier_below(hardware)}
+    channels = [
+        replace(c, engines=1, queue="transfer stream") if {c.source, c.destination} == ends else c
+        for c in hardware.channels
+    ]
+    hardware = replace(hardware, channels=tuple(channels))
     plan = Plan(program.graph, policy, tuple(ops))
     result = replay(plan, hardware, budget, account=IN_PROGRAM_ORDER)
     if not result.feasible:
