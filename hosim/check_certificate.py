@@ -354,12 +354,14 @@ def machine(c: Any, devices: list[DeviceEvents]) -> str:
             c["peak_bytes"][name],
         )
         said.append(f"{peak:,} of {tier['bytes']:,} B in {plain(name)}")
-    for name, channel in c["channels"].items():
+    queue_of = {name: channel["queue"] for name, channel in c["channels"].items()}
+    for name in dict.fromkeys(queue_of.values()):
         engines = max(
-            most([(start, end, 1) for _, on, _, start, end in device.transfers if on == name])
+            most([(s, e, 1) for _, on, _, s, e in device.transfers if queue_of[on] == name])
             for device in devices
         )
-        require(engines <= channel["engines"], "{} moves more at once than it has engines", name)
+        most_at_once = c["channels"][name]["engines"]
+        require(engines <= most_at_once, "{} moves more at once than it has engines", name)
     for link in c["links"]:
         jobs = defaultdict[int, Amounts](list)
         for of, device in zip(link["of"], devices, strict=True):

@@ -76,7 +76,8 @@ class Channel:
     to pageable memory reaches at most (``None``: as much as others). ``beside`` is what the channel
     carries while bytes flow on another one, as (that channel, bytes per second): two directions
     that disturb each other. A link on which they merely share one bandwidth, a half-duplex one, is
-    a :class:`Fabric` over both. ``spread`` is how far real rates of pinned memory are from the
+    a :class:`Fabric` over both. Channels of one ``queue``, which join the same two tiers, share it
+    with its engines (rule 24; ``None``: a queue of its own). ``spread`` is how far real rates of pinned memory are from the
     bandwidth, as the standard deviation of the logarithm (``None``: nobody measured it).
     """
 
@@ -90,6 +91,7 @@ class Channel:
     pageable_bytes_per_s: int | None = None
     beside: tuple[tuple[str, int], ...] = ()
     spread: float | None = None
+    queue: str | None = None
 
     def __post_init__(self) -> None:
         _keep(self, f"channel {named(self.name)}")
@@ -488,6 +490,17 @@ class Hardware(InCells):
         )
 
     @cached_property
+    def queue_of(self) -> Mapping[str, str]:
+        """For each channel, which queue its transfers wait in: the name of the first channel that
+        has it (rule 24).
+        """
+        first: dict[str, str] = {}
+        return {
+            c.name: c.name if c.queue is None else first.setdefault(c.queue, c.name)
+            for c in self.channels
+        }
+
+    @cached_property
     def channel_between(self) -> Mapping[tuple[str, str], Channel]:
         """The channel that joins two tiers directly, by (source, destination); the fastest of
         several.
@@ -636,7 +649,21 @@ def _check_channels(hardware: Hardware, tiers: set[str]) -> set[str]:
                 raise HardwareError(
                     "expected a bandwidth above 0 B/s and at most the channel's", where=where
                 )
+    _check_queues(hardware)
     return channels
+
+
+def _check_queues(hardware: Hardware) -> None:
+    by_name = {channel.name: channel for channel in hardware.channels}
+    for name, first in hardware.queue_of.items():
+        channel, other = by_name[name], by_name[first]
+        ends = {channel.source, channel.destination}
+        if ends != {other.source, other.destination} or channel.engines != other.engines:
+            raise HardwareError(
+                f"channels of one queue join the same two tiers with equally many engines; {first} "
+                f"joins {other.source} and {other.destination} with {other.engines}",
+                where=f"channels.{name}.queue",
+            )
 
 
 def _check_fabrics(hardware: Hardware, channels: set[str]) -> None:

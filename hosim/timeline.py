@@ -8,7 +8,7 @@ here, so that all say the same. Times are in nanoseconds and sizes in bytes.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -211,12 +211,15 @@ def queued_bytes(timeline: Timeline, channel: str) -> Steps:
 
 
 class Traffic:
-    """The transfers of every channel, to find those that hold its engines at a given time."""
+    """The transfers of every queue, to find those that hold its engines at a given time;
+    ``queue_of`` is that of each channel.
+    """
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, timeline: Timeline, queue_of: Mapping[str, str]) -> None:
+        self._queue_of = queue_of
         self._on: dict[str, list[Transfer]] = {}
         for x in timeline.transfers:
-            self._on.setdefault(x.channel, []).append(x)
+            self._on.setdefault(queue_of[x.channel], []).append(x)
         for transfers in self._on.values():
             transfers.sort(key=lambda x: (x.start_ns, x.end_ns))
         self._starts = {
@@ -228,13 +231,14 @@ class Traffic:
         }
 
     def beside(self, x: Transfer, start_ns: int, end_ns: int) -> list[Transfer]:
-        """The other transfers on the channel of ``x`` that hold an engine at some time in
+        """The other transfers of the queue of ``x`` that hold an engine at some time in
         ``[start_ns, end_ns)``, by start.
         """
         if end_ns <= start_ns:
             return []
-        on, starts = self._on[x.channel], self._starts[x.channel]
-        first = bisect_left(starts, start_ns - self._longest[x.channel])
+        queue = self._queue_of[x.channel]
+        on, starts = self._on[queue], self._starts[queue]
+        first = bisect_left(starts, start_ns - self._longest[queue])
         return [
             y for y in on[first : bisect_left(starts, end_ns)] if y is not x and y.end_ns > start_ns
         ]

@@ -151,8 +151,8 @@ def hardware(
     """A machine of 2 or 3 tiers, small enough that graphs of :func:`graphs` may or may not fit.
 
     The third tier hangs on ``ddr`` or on ``hbm``. With ``fabrics``, some channels share one. With
-    ``uneven``, some may be slower for small transfers, for pageable memory or beside another, host
-    memory may take time to pin, and chunks may be small.
+    ``uneven``, some may be slower for small transfers, for pageable memory or beside another, two
+    may have one queue, host memory may take time to pin, and chunks may be small.
     """
     tiers = [
         Tier(DEVICE, draw(st.integers(60, 400)), 10**12, "device"),
@@ -175,6 +175,9 @@ def hardware(
         shared = (Fabric("pcie", draw(_RATES), tuple(members)),)
     if uneven:
         channels = tuple(draw(_uneven(channels)))
+        if draw(st.booleans()):
+            one = [replace(c, queue="copies", engines=channels[0].engines) for c in channels[:2]]
+            channels = (*one, *channels[2:])
         kinds = tuple(draw(st.lists(st.sampled_from(KINDS), max_size=3, unique=True)))
         pin = draw(st.sampled_from((0, 0, 3, 10)))
         tiers[1] = replace(

@@ -1,5 +1,7 @@
 """The answers of :mod:`hosim.timeline`, instant by instant."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import cases
@@ -144,7 +146,7 @@ def test_what_is_beside_a_transfer(given_moves, data):
     x = data.draw(st.sampled_from(timeline.transfers))
     start, end = data.draw(st.integers(0, 30)), data.draw(st.integers(0, 30))
     engines = data.draw(st.integers(1, 3))
-    beside = Traffic(timeline).beside(x, start, end)
+    beside = Traffic(timeline, {"h2d": "h2d"}).beside(x, start, end)
     expected = [
         y
         for y in timeline.transfers
@@ -185,3 +187,12 @@ def test_residence_leaves_out_workspaces_and_other_tiers():
     )
     found = residence(Timeline((), (), (), (), held), "hbm")
     assert {t: spans.intervals for t, spans in found.items()} == {0: [(0, 5)]}
+
+
+def test_channels_of_one_queue_are_beside_each_other():
+    timeline = moves((0, 0, 4), (0, 4, 6), (1, 6, 9))
+    first, second, third = timeline.transfers
+    timeline = replace(timeline, transfers=(first, replace(second, channel="d2h"), third))
+    traffic = Traffic(timeline, {"h2d": "h2d", "d2h": "h2d"})
+    assert traffic.beside(third, 1, 6) == [first, timeline.transfers[1]]
+    assert Traffic(timeline, {"h2d": "h2d", "d2h": "d2h"}).beside(third, 1, 6) == [first]

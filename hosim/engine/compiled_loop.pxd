@@ -31,7 +31,7 @@ cdef class LoopTransfers(LoopCells):
     cdef void collect(self, int at) noexcept
     cdef void issue_all(self) noexcept
     cpdef void issue(self, int k) noexcept
-    cdef void append_queue(self, int c, int k) noexcept
+    cdef void append_queue(self, int k) noexcept
     cdef void append_pending(self, int t, int k) noexcept
     cdef void detach_due(self) noexcept
     cdef void detach(self, int t, int r) noexcept
@@ -41,7 +41,7 @@ cdef class LoopTransfers(LoopCells):
     cdef int note_number(self, int m, long long number) noexcept
     cdef int next_user(self, int t) noexcept
     cdef void start_transfers(self) noexcept
-    cdef bint start_transfer(self, int c, int k) noexcept
+    cdef bint start_transfer(self, int q, int k) noexcept
     cdef long long pinning(self, int r, int t) noexcept
     cdef void flow_move(self, int z, int k, long long now) noexcept
     cdef void flow(self, int z, int f, long long high, long long low, long long now) noexcept

@@ -78,7 +78,7 @@ class Loop(LoopOps):
             k = self.links[j]
             self.sequence[k] = self.scalars[2] - count + j - 1
             if not self.moving[self.move_tensor[k]] or self.pending_head[self.move_tensor[k]] != k:
-                self.append_queue(self.move_channel[k], k)
+                self.append_queue(k)
 
     def mark(self) -> int:
         """Write down, between two instants, what the rest of the run depends on beside which copies

@@ -105,6 +105,7 @@ class LoopCells:
     capacity: Longs
     part: Longs
     slot_from: Ints
+    queue_of: Ints
     latency: Longs
     pin: Longs
     pooled: Ints
@@ -215,7 +216,7 @@ class LoopCells:
     peak_by_kind: Longs = made("tiers*kinds")
     stalls: Longs = made("4*streams")
     slowed: Longs = made("streams")
-    channel_figures: Longs = made("7*channels")
+    channel_figures: Longs = made("8*channels")
     rest: Longs = made("ops")
     op_idle: Longs = made("ops")
     op_cause: Ints = made("ops")

@@ -262,7 +262,7 @@ class LoopOps(LoopTransfers):
         self.stalls[4 * s + TRANSFER] += residency - dependency
         self.stalls[4 * s + CAPACITY] += now - residency
         if s == self.main and self.blamed[s] >= 0:
-            self.channel_figures[7 * self.move_channel[self.blamed[s]]] += residency - dependency
+            self.channel_figures[8 * self.move_channel[self.blamed[s]]] += residency - dependency
         if self.recording:
             if now > residency:
                 self.op_cause[i] = -1

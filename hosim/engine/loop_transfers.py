@@ -111,18 +111,19 @@ class LoopTransfers(LoopCells):
             if self.next_volume[t] > 0:
                 self.volume[k] = self.next_volume[t] - 1
                 self.next_volume[t] += 1
-            self.append_queue(c, k)
+            self.append_queue(k)
         self.append_pending(t, k)
 
-    def append_queue(self, c: int, k: int) -> None:
-        """A transfer waits on its channel."""
+    def append_queue(self, k: int) -> None:
+        """A transfer waits in the queue of its channel."""
+        q = self.queue_of[self.move_channel[k]]
         self.queued += 1
         self.queue_next[k] = -1
-        if self.queue_head[c] < 0:
-            self.queue_head[c] = k
+        if self.queue_head[q] < 0:
+            self.queue_head[q] = k
         else:
-            self.queue_next[self.queue_tail[c]] = k
-        self.queue_tail[c] = k
+            self.queue_next[self.queue_tail[q]] = k
+        self.queue_tail[q] = k
 
     def append_pending(self, t: int, k: int) -> None:
         """A cache op of a tensor is issued behind its others."""
@@ -215,33 +216,36 @@ class LoopTransfers(LoopCells):
         return -1
 
     def start_transfers(self) -> None:
-        """In order of issue; one that cannot start holds back those behind it on its channel."""
-        for c in range(self.channels):
-            self.blocked[c] = (
-                self.queue_head[c] < 0 or self.busy[c] == self.slot_from[c + 1] - self.slot_from[c]
+        """In order of issue; one that cannot start holds back those behind it in its queue. That of
+        several channels has the number of the first (rule 24).
+        """
+        for q in range(self.channels):
+            self.blocked[q] = (
+                self.queue_head[q] < 0 or self.busy[q] == self.slot_from[q + 1] - self.slot_from[q]
             )
         while True:
             first = -1
-            for c in range(self.channels):
-                if self.blocked[c]:
+            for q in range(self.channels):
+                if self.blocked[q]:
                     continue
                 if (
                     first < 0
-                    or self.sequence[self.queue_head[c]] < self.sequence[self.queue_head[first]]
+                    or self.sequence[self.queue_head[q]] < self.sequence[self.queue_head[first]]
                 ):
-                    first = c
+                    first = q
             if first < 0:
                 return
-            c = first
-            if not self.start_transfer(c, self.queue_head[c]) or self.queue_head[c] < 0:
-                self.blocked[c] = 1
-            elif self.busy[c] == self.slot_from[c + 1] - self.slot_from[c]:
-                self.blocked[c] = 1
+            q = first
+            if not self.start_transfer(q, self.queue_head[q]) or self.queue_head[q] < 0:
+                self.blocked[q] = 1
+            elif self.busy[q] == self.slot_from[q + 1] - self.slot_from[q]:
+                self.blocked[q] = 1
 
-    def start_transfer(self, c: int, k: int) -> bool:
-        """Start the transfer at the head of a channel's queue: its turn among its tensor's cache
-        ops, its source valid, room for it.
+    def start_transfer(self, q: int, k: int) -> bool:
+        """Start the transfer at the head of a queue: its turn among its tensor's cache ops, its
+        source valid, room for it.
         """
+        c = self.move_channel[k]
         t = self.move_tensor[k]
         now = self.scalars[0]
         if self.pending_head[t] != k or self.here[self.move_source[k] * self.tensors + t] != VALID:
@@ -258,19 +262,20 @@ class LoopTransfers(LoopCells):
             self.mark_peak(r)
             begins += self.pinning(r, t)
         self.moving[t] = 1
-        self.queue_head[c] = self.queue_next[k]
+        self.queue_head[q] = self.queue_next[k]
         self.queued -= 1
-        z = self.slot_from[c]
+        z = self.slot_from[q]
         while self.slot_phase[z] != FREE:
             z += 1
         if self.detailed:
-            if self.busy[c] == 0:
-                self.channel_figures[7 * c + 5] = now
-            self.channel_figures[7 * c + 1] += 1
-            self.channel_figures[7 * c + 6] += self.size[t]
-            self.channel_figures[7 * c + 3] += now - self.issued_at[k]
+            if self.channel_figures[8 * c + 7] == 0:
+                self.channel_figures[8 * c + 5] = now
+            self.channel_figures[8 * c + 7] += 1
+            self.channel_figures[8 * c + 1] += 1
+            self.channel_figures[8 * c + 6] += self.size[t]
+            self.channel_figures[8 * c + 3] += now - self.issued_at[k]
             self.move_begun[k] = now
-        self.busy[c] += 1
+        self.busy[q] += 1
         self.slot_move[z] = k
         self.started[z] = now
         self.flows_from[z] = begins
@@ -346,13 +351,14 @@ class LoopTransfers(LoopCells):
         self.unsettled = 1
         self.scalars[3] = now
         self.scalars[4] = t
-        self.busy[c] -= 1
+        self.busy[self.queue_of[c]] -= 1
         if self.detailed:
-            if self.busy[c] == 0:
-                self.channel_figures[7 * c + 2] += now - self.channel_figures[7 * c + 5]
+            self.channel_figures[8 * c + 7] -= 1
+            if self.channel_figures[8 * c + 7] == 0:
+                self.channel_figures[8 * c + 2] += now - self.channel_figures[8 * c + 5]
             self.move_over[k] = now
             self.move_shared[k] = now - self.flows_from[z] - self.alone(k)
-            self.channel_figures[7 * c + 4] += self.move_shared[k]
+            self.channel_figures[8 * c + 4] += self.move_shared[k]
         self.here[self.move_target[k] * self.tensors + t] = VALID
         self.ended[k] = 1
         self.moving[t] = 0

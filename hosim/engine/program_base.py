@@ -70,7 +70,7 @@ class ProgramBase:
             {i: tier_of(graph.ops[i], machine) for i in graph.elsewhere},
             machine.device_tier,
         )
-        engines = sum([channel.engines for channel in machine.channels])
+        engines = sum(_engines(machine))
         crossing = (
             sum([fabric.collectives for fabric in crossed_fabrics(machine)]) * len(graph.streams)
             if sends
@@ -107,6 +107,7 @@ class ProgramBase:
 
     def _machine_cells(self) -> dict[str, Any]:
         machine, flows = self.machine, self.flows
+        names = [channel.name for channel in machine.channels]
         below = [(tier.name, kind) for tier in machine.tiers for kind in LEDGER_KINDS]
         pins = [
             0 if tier == machine.device_tier else pin_ns(machine, tier, kind)
@@ -116,9 +117,8 @@ class ProgramBase:
             "classes": flows.classes,
             "best": longs([min(rate, LARGEST) for rate in self.best]),
             "paces": flows.paces,
-            "slot_from": ints(
-                accumulate([channel.engines for channel in machine.channels], initial=0)
-            ),
+            "slot_from": ints(accumulate(_engines(machine), initial=0)),
+            "queue_of": ints([names.index(machine.queue_of[name]) for name in names]),
             "latency": longs([channel.latency_ns for channel in machine.channels]),
             "pin": longs(pins),
             "pooled": ints([int(tier.pin_pool) for tier in machine.tiers]),
@@ -127,6 +127,11 @@ class ProgramBase:
             "whole_high": longs([whole >> 62 for whole in flows.wholes]),
             "whole_low": longs([whole & LOW for whole in flows.wholes]),
         }
+
+
+def _engines(machine: Hardware) -> list[int]:
+    """How many engines each channel has that no channel before it has with it (rule 24)."""
+    return [c.engines if machine.queue_of[c.name] == c.name else 0 for c in machine.channels]
 
 
 def _limbs_sent(ops: int, volumes: Mapping[int, tuple[int, int]]) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from hosim.engine.host_calls import NO_HOST
 from hosim.engine.loop_cells import NOWHERE, RATES, SPEED, LoopCells
 from hosim.engine.program_base import ProgramBase, rest_of
 
-CHANNEL_FIGURES = 7
+CHANNEL_FIGURES = 8
 """Figures of a channel: exposed ns, transfers, busy, queued and contention ns, since when it is
-busy, and bytes.
+busy, bytes, and how many are under way.
 """
 
 

@@ -222,7 +222,7 @@ class LoopReplay:
             streams[name] = StreamFigures(busy, stalls, makespan - cells["free_since"][s])
         channels = []
         for c in range(cells["channels"]):
-            exposed, transfers, busy, queued, contention, _, moved = cells["channel_figures"][
+            exposed, transfers, busy, queued, contention, _, moved, _ = cells["channel_figures"][
                 CHANNEL_FIGURES * c : CHANNEL_FIGURES * (c + 1)
             ]
             channels.append(

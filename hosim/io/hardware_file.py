@@ -219,7 +219,8 @@ _CHANNEL = KeyTable(
     """A one-way path between two tiers.
 
     ``curve``: what small transfers reach; ``pageable``: what those from or to pageable memory do; ``beside``: what the channel carries
-    while bytes flow on another one; ``spread``: how sure its bandwidth is.
+    while bytes flow on another one; ``spread``: how sure its bandwidth is; ``queue``: which one it shares with
+    other channels that name it.
     """,
     Channel,
     Key("from", NAME, "source"),
@@ -231,6 +232,7 @@ _CHANNEL = KeyTable(
     Key("pageable", RATE, "pageable_bytes_per_s", brief=True),
     Key("beside", _BESIDE, brief=True),
     Key("spread", SPREAD, brief=True),
+    Key("queue", NAME, brief=True),
     note("source"),
 )
 

@@ -164,6 +164,20 @@ BUILT_IN = (
         leaves_out="a prefetch as early as the host is ahead of the device",
     ),
     Policy(
+        "deepcompile",
+        "what the forward pass saves is offloaded, but for the largest of it that the peak leaves "
+        "room for (DeepSpeed)",
+        "hosim.policies.own.deepcompile:plan",
+        {
+            "margin": Parameter(0.1, "share", "how much of the budget is left free"),
+            "smallest": Parameter(5 * 2**20, "size", "what is smaller stays"),
+            "placement": PLACEMENT,
+        },
+        by_name_only=True,
+        models="activation offload of DeepSpeed 0.19.8's DeepCompile",
+        leaves_out="the wait for each copy down; the allocator's unused memory as the margin",
+    ),
+    Policy(
         "zero_offload",
         "optimizer states offloaded, and the CPU updates (optimizer_on)",
         "hosim.policies.own.layerwise:states_below",
@@ -172,6 +186,20 @@ BUILT_IN = (
         models="DeepSpeed ZeRO-Offload",
         leaves_out="buckets of gradients; tiles of the copy back",
         elsewhere=_OPTIMIZER,
+    ),
+    Policy(
+        "swap_optimizer",
+        "optimizer states offloaded, and updated on the device batch by batch while others are "
+        "copied (MindSpore 2.11)",
+        "hosim.policies.own.layerwise:swapped_states",
+        {
+            "swap_times": Parameter(16, "int", "batches of about equal bytes"),
+            "smallest": Parameter(4096, "size", "a state that is smaller stays"),
+            "placement": PLACEMENT,
+        },
+        by_name_only=True,
+        models="the optimizer swap of MindSpore 2.11 and hyper-parallel",
+        leaves_out="staging buffers (packed_swap)",
     ),
     Policy(
         "zero_infinity",

@@ -143,7 +143,7 @@ class _View:
             channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels
         }
         self.destination = {channel.name: channel.destination for channel in hardware.channels}
-        self.traffic = Traffic(timeline)
+        self.traffic = Traffic(timeline, hardware.queue_of)
         self.op_ends: dict[int, list[int]] = {}
         for i, end in enumerate(timeline.op_end_ns):
             self.op_ends.setdefault(end, []).append(i)

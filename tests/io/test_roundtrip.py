@@ -445,7 +445,7 @@ def test_a_profile_says_only_what_is_not_as_usual():
     assert json.dumps(hardware_to_dict(plain)) == json.dumps(expected)
     pinned = Tier("ddr", 1, 1, "global", ("activation",), 5, True)
     back = Channel("down", "hbm", "ddr", 9)
-    uneven = Channel("up", "ddr", "hbm", 9, 2, 3, ((1, 4),), 7, (("down", 8),))
+    uneven = Channel("up", "ddr", "hbm", 9, 2, 3, ((1, 4),), 7, (("down", 8),), queue="copies")
     compute = Compute({}, 0.5, 3, {"mm": {"bf16": 0.25}})
     fabrics = (Fabric("bus", 6, ("up",), "device"),)
     full = Hardware(
@@ -502,6 +502,7 @@ def test_a_profile_says_only_what_is_not_as_usual():
         "curve": [{"size": "1 B", "bandwidth": "4 B/s"}],
         "pageable": "7 B/s",
         "beside": {"down": "8 B/s"},
+        "queue": "copies",
     }
     assert data["fabrics"] == {"bus": {"bandwidth": "6 B/s", "channels": ["up"], "scope": "device"}}
     assert hardware_from_dict(data) == full

@@ -9,7 +9,7 @@ tensor is the executor's host memory, and no tensor of these models.
 import weakref
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_iter
 
 
@@ -65,3 +65,27 @@ class Occupancy(TorchDispatchMode):
     def __exit__(self, *exception):
         torch.UntypedStorage.resize_ = self.resize
         return super().__exit__(*exception)
+
+
+class OnCpu(torch.fx.Interpreter):
+    """Runs a graph with torch's copies to the host and back, with the host's memory as flat bytes,
+    which Occupancy does not count.
+    """
+
+    def run_node(self, node):
+        ao, name = torch.ops.ao, str(node.target)
+        if node.op != "call_function" or not name.startswith(("ao.", "prims.device_put")):
+            return super().run_node(node)
+        args, _ = self.fetch_args_kwargs_from_env(node)
+        value = args[0]
+        if node.target is ao.wait_tensor.default:
+            if value.dtype is torch.uint8:
+                args[1].untyped_storage().resize_(0)
+            return value
+        if value.dtype is not torch.uint8:
+            with _disable_current_modes():
+                return value.contiguous().view(-1).view(torch.uint8).clone()
+        like = node.meta["val"]
+        made = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
+        with _disable_current_modes():
+            return made.copy_(value.view(like.dtype).view(like.shape))

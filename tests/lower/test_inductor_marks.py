@@ -3,6 +3,7 @@ the predicted peak to the byte, and give eager's bits.
 """
 
 import contextlib
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -11,13 +12,13 @@ torch = pytest.importorskip("torch")
 
 from functorch.compile import aot_function, default_partition, nop  # noqa: E402
 from lowering import MACHINE, same  # noqa: E402
-from occupancy import Occupancy  # noqa: E402
+from occupancy import Occupancy, OnCpu  # noqa: E402
 from torch._functorch import config  # noqa: E402
 from torch._functorch._activation_offloading import activation_offloading  # noqa: E402
 
 from hosim.analysis import static_peak  # noqa: E402
 from hosim.analysis.verifying import verify  # noqa: E402
-from hosim.errors import InfeasibleError  # noqa: E402
+from hosim.errors import InfeasibleError, InputError  # noqa: E402
 from hosim.on_torch.bridges import InductorOffload  # noqa: E402
 
 
@@ -52,26 +53,6 @@ def partitioned(share, settings):
     with config.patch(**settings), contextlib.suppress(FoundError):
         aot_function(network, fw_compiler=nop, bw_compiler=nop, partition_fn=partition)(*inputs())
     return bridge, *graphs
-
-
-class OnCpu(torch.fx.Interpreter):
-    """Runs a graph with the host's memory as flat bytes, which Occupancy does not count."""
-
-    def run_node(self, node):
-        ao, name = torch.ops.ao, str(node.target)
-        if node.op != "call_function" or not name.startswith(("ao.", "prims.device_put")):
-            return super().run_node(node)
-        args, _ = self.fetch_args_kwargs_from_env(node)
-        value = args[0]
-        if node.target is ao.wait_tensor.default:
-            if value.dtype is torch.uint8:
-                args[1].untyped_storage().resize_(0)
-            return value
-        if value.dtype is not torch.uint8:
-            return value.clone().view(torch.uint8).reshape(-1).clone()
-        like = node.meta["val"]
-        made = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
-        return made.copy_(value.view(like.dtype).reshape(like.shape))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -122,3 +103,9 @@ def test_what_torch_copies_back_early_counts(monkeypatch):
     }
     with pytest.raises(InfeasibleError, match="where torch copies back what is marked"):
         partitioned("90%", settings)
+
+
+def test_a_machine_over_which_nothing_can_be_offloaded():
+    up_alone = replace(MACHINE, channels=MACHINE.channels[:1])
+    with pytest.raises(InputError, match="no channels from 'hbm' to a tier and back"):
+        InductorOffload(hardware=up_alone, budget="85%")

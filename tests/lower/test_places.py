@@ -5,6 +5,7 @@ the timeline of what was measured.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy
@@ -15,7 +16,7 @@ torch = pytest.importorskip("torch")
 from hosim.cache_plan import PREFETCH, STORE, CacheOp, Plan  # noqa: E402
 from hosim.errors import ExecutionError, InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
-from hosim.hardware import Compute, Hardware, Tier  # noqa: E402
+from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.on_torch.lower.tiers import (  # noqa: E402
     ALIGNMENT,
     SLAB_BYTES,
@@ -158,6 +159,9 @@ def test_memory_of_every_tier_below_the_device(tmp_path: Path):
     alone = Hardware("alone", TIERS[:1], (), Compute({}), device_tier="hbm")
     with pytest.raises(InputError, match=r"of alone \(tiers: none\)"):
         memory_of_tiers(alone, {"ddr": tmp_path}, at_once, direct=False)
+    shared = replace(machine, channels=(Channel("up", "ddr", "hbm", 9, queue="copies"),))
+    with pytest.raises(InputError, match="channels share a queue"):
+        memory_of_tiers(shared, {}, at_once, direct=False)
 
 
 def test_bytes_between_memory_and_files(tmp_path: Path):

@@ -23,6 +23,13 @@ from hosim.graph import GraphBuilder
 VALID, WRITING = "valid", "writing"
 
 
+def one_queue(a, b):
+    """Whether transfers over these channels wait in one queue."""
+    if a is None or b is None:
+        return False
+    return a is b or (a.queue is not None and a.queue == b.queue)
+
+
 @dataclass(eq=False)
 class NaiveTransfer:
     """A cache op from its issue on; a detach has no channel, nor does a route (it has hops), whose
@@ -416,7 +423,7 @@ class NaiveReplay(NaiveHost):
         """
         for at, y in enumerate(issued):
             if (
-                y.channel is x.channel
+                one_queue(x.channel, y.channel)
                 and y.start is None
                 and not y.hop
                 and self.waiting[y.tensor][0] is not (y.parent or y)
@@ -631,7 +638,7 @@ class NaiveReplay(NaiveHost):
             or (not x.hop and self.waiting[x.tensor][0] is not (x.parent or x))
         ):
             return False
-        same = [y for y in self.issued if y.channel is x.channel]
+        same = [y for y in self.issued if one_queue(x.channel, y.channel)]
         if sum(y.start is not None and y.end is None for y in same) >= x.channel.engines:
             return False
         if any(y.start is None for y in same[: same.index(x)]):
@@ -853,7 +860,9 @@ class NaiveReplay(NaiveHost):
             ):
                 return ("op", self.ops[i].name)
         waiting = [x for x in self.issued if x.channel is not None and x.start is None]
-        heads = [x for x in waiting if x is next(y for y in waiting if y.channel is x.channel)]
+        heads = [
+            x for x in waiting if x is next(y for y in waiting if one_queue(x.channel, y.channel))
+        ]
         for x in heads:
             if x.hop or (
                 self.waiting[x.tensor][0] is (x.parent or x)

@@ -35,13 +35,17 @@ def check_transfers(
         yield from (
             () if drawn else _times(plan, hardware, channel, by_channel[channel.name], timeline)
         )
-        yield from _queue(plan, channel, by_channel[channel.name])
+        if channel.queue is None:
+            yield from _queue(plan, [channel], by_channel[channel.name])
         dma = all(
             tier.dma
             for tier in hardware.tiers
             if tier.name in (channel.source, channel.destination)
         )
         yield from _figures(channel, dma, by_channel[channel.name], result)
+    for name in {c.queue for c in hardware.channels} - {None}:
+        ours = [c for c in hardware.channels if c.queue == name]
+        yield from _queue(plan, ours, [x for c in ours for x in by_channel[c.name]])
     shared = [(c.name, c.bandwidth_bytes_per_s, (c.name,)) for c in hardware.channels]
     for name, bandwidth, members in [
         *shared,
@@ -203,10 +207,11 @@ def _times(
             )
 
 
-def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[Finding]:
-    """First-in first-out, no more at once than there are engines (rule 3), and of a cache op one
-    chunk at a time (rule 7).
+def _queue(plan: Plan, channels: list[Channel], transfers: list[Transfer]) -> Iterator[Finding]:
+    """Of the channels of a queue: first-in first-out, no more at once than there are engines (rules
+    3 and 24), and of a cache op one chunk at a time (rule 7).
     """
+    source = {channel.name: channel.source for channel in channels}
     order = sorted(
         range(len(transfers)), key=lambda k: (transfers[k].start_ns, transfers[k].issue_ns)
     )
@@ -218,8 +223,8 @@ def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[
         if (
             latest is not None
             and x.start_ns > latest.start_ns
-            and _from_here(plan, channel, latest)
-            and _issued_before(plan, channel, x, latest)
+            and _from_here(plan, source, latest)
+            and _issued_before(plan, source, x, latest)
         ):
             yield _finding(
                 plan,
@@ -228,7 +233,7 @@ def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[
                 f"was issued before one of {plan.graph.tensors[latest.tensor].name!r} that "
                 "started before it",
             )
-        if latest is None or not _issued_before(plan, channel, x, latest):
+        if latest is None or not _issued_before(plan, source, x, latest):
             latest = x
     last: dict[int, Transfer] = {}
     for x in sorted(transfers, key=lambda x: (x.start_ns, x.end_ns)):
@@ -248,16 +253,16 @@ def _queue(plan: Plan, channel: Channel, transfers: list[Transfer]) -> Iterator[
     running = 0
     for now, change in changes:
         running += change
-        if running > channel.engines:
+        if running > channels[0].engines:
             yield Finding(
                 "engines",
-                f"at {now} ns {running} transfers run on {channel.name}, which has "
-                f"{channel.engines} engines",
+                f"at {now} ns {running} transfers run on {', '.join(source)}, with "
+                f"{channels[0].engines} engines",
             )
             return
 
 
-def _issued_before(plan: Plan, channel: Channel, x: Transfer, other: Transfer) -> bool:
+def _issued_before(plan: Plan, source: dict[str, str], x: Transfer, other: Transfer) -> bool:
     """Whether ``x`` was surely issued before ``other``: earlier, or at the same place of the plan
     and before it there.
 
@@ -269,17 +274,18 @@ def _issued_before(plan: Plan, channel: Channel, x: Transfer, other: Transfer) -
         return False
     one, two = plan.cache_ops[x.cache_op], plan.cache_ops[other.cache_op]
     return (
-        one.source == two.source == channel.source
+        one.source == source[x.channel]
+        and two.source == source[other.channel]
         and one.after == two.after
         and x.cache_op < other.cache_op
     )
 
 
-def _from_here(plan: Plan, channel: Channel, x: Transfer) -> bool:
+def _from_here(plan: Plan, source: dict[str, str], x: Transfer) -> bool:
     """Whether the transfer's cache op begins on this channel: a chunk on its way goes ahead of what
     waits for another cache op.
     """
-    return x.cache_op < 0 or plan.cache_ops[x.cache_op].source == channel.source
+    return x.cache_op < 0 or plan.cache_ops[x.cache_op].source == source[x.channel]
 
 
 def check_bandwidth(

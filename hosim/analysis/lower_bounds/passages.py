@@ -23,7 +23,7 @@ _NS_PER_S = 10**9
 class PassageLimit:
     """Transfers over ``channels`` take at least this long together.
 
-    ``engines`` above 0: the sum of their times alone, over so many engines of the one channel.
+    ``engines`` above 0: the sum of their times alone, over so many engines of their one queue.
     Otherwise their bytes at ``bandwidth_bytes_per_s``, which ``sharers`` devices share.
     """
 
@@ -109,8 +109,11 @@ class Passages:
         """Every limit that is not implied by the others."""
         found = []
         ours = {**self.into, **self.out}
+        queue_of = self.hardware.queue_of
         for name, channel in ours.items():
-            found.append(PassageLimit((name,), engines=channel.engines))
+            if queue_of[name] == name:
+                sharing = tuple(one for one in ours if queue_of[one] == name)
+                found.append(PassageLimit(sharing, engines=channel.engines))
             if channel.engines > 1:
                 found.append(
                     PassageLimit(

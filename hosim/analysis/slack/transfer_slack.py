@@ -170,15 +170,13 @@ class _SlackWalk:
 
     def on_channels(self) -> None:
         """Transfers wait for an engine of their channel, behind those ahead of them."""
-        ops, on = (
-            len(self.graph.ops),
-            {channel.name: channel.engines for channel in self.hardware.channels},
-        )
+        ops, queue_of = len(self.graph.ops), self.hardware.queue_of
+        on = {channel.name: channel.engines for channel in self.hardware.channels}
         queues: dict[str, list[int]] = {}
         for _, _, _, r in sorted(
             [(x.start_ns, x.issue_ns, x.cache_op, r) for r, x in enumerate(self.transfers)]
         ):
-            queues.setdefault(self.transfers[r].channel, []).append(ops + r)
+            queues.setdefault(queue_of[self.transfers[r].channel], []).append(ops + r)
         for channel, queue in queues.items():
             engines: list[tuple[int, int]] = []
             for r in queue:

@@ -82,15 +82,32 @@ class Piece:
         return self.sequence, self.issue_ns, self.move.k
 
 
+class WaitingLine:
+    """A queue of one device, and its engines, of which so many are ``taken``; one channel has it, or
+    several do (rule 24).
+    """
+
+    def __init__(self, engines: int) -> None:
+        self.engines, self.taken = engines, 0
+        self.pieces: deque[Piece] = deque()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether something waits, and an engine is free."""
+        return bool(self.pieces) and self.taken < self.engines
+
+
 class Lane(ChannelCounts):
-    """One channel of one device: its queue, its engines, its figures; ``terms`` are what
+    """One channel of one device: its queue, its figures; ``terms`` are what
     :meth:`Transfers._terms` has found.
     """
 
-    def __init__(self, channel: Channel, hardware: Hardware, storage: Storage) -> None:
+    def __init__(
+        self, channel: Channel, hardware: Hardware, storage: Storage, queue: WaitingLine
+    ) -> None:
         super().__init__()
         self.channel = channel
-        self.engines = channel.engines
+        self.queue = queue
         self.source, self.destination = (
             storage.rooms[channel.source],
             storage.rooms[channel.destination],
@@ -98,7 +115,6 @@ class Lane(ChannelCounts):
         self.alone = channel_bandwidth(hardware, channel.name)
         self.terms: dict[tuple[int, str], tuple[int, int | Fraction]] = {}
         self.running = 0
-        self.queue: deque[Piece] = deque()
         self.busy_since = 0
 
 
@@ -127,7 +143,14 @@ class Transfers:
         self.device, self.order, self.wake, self.factor = device, order, wake, factor
         self.tensors = storage.device.graph.tensors
         self.recorder = storage.device.recorder
-        self.lanes = {c.name: Lane(c, hardware, storage) for c in hardware.channels}
+        first = hardware.queue_of
+        queues = {
+            c.name: WaitingLine(c.engines) for c in hardware.channels if first[c.name] == c.name
+        }
+        self.queues = tuple(queues.values())
+        self.lanes = {
+            c.name: Lane(c, hardware, storage, queues[first[c.name]]) for c in hardware.channels
+        }
         self.ways: dict[tuple[str, str | None, int], tuple[tuple[Lane, ...], list[int]]] = {}
         self.pending: dict[int, list[Issued]] = {}
         self.done: set[int] = set()
@@ -179,6 +202,7 @@ class Transfers:
         earlier cache op of its tensor.
         """
         lane = move.hops[hop]
+        pieces = lane.queue.pieces
         chunk = Piece(
             move,
             move.cache_op.tensor,
@@ -190,12 +214,12 @@ class Transfers:
             self.env.now,
             staged_ns,
         )
-        for place, other in enumerate(lane.queue if hop else ()):
+        for place, other in enumerate(pieces if hop else ()):
             if not other.hop and self.pending[other.tensor][0] is not other.move:
                 chunk.sequence = other.sequence - 0.5
-                lane.queue.insert(place, chunk)
+                pieces.insert(place, chunk)
                 return
-        lane.queue.append(chunk)
+        pieces.append(chunk)
 
     def detach_due(self, t: int, detach: Callable[[Issued], None]) -> None:
         """Detaches of a tensor that nothing of it is before any more take effect."""
@@ -209,13 +233,13 @@ class Transfers:
     # -- start and end (rules 3, 4 and 6)
     # ------------------------------------------------------------------------
 
-    def begin(self, lane: Lane) -> bool:
+    def begin(self, queue: WaitingLine) -> bool:
         """Begin the first of a queue if it can: an engine, its turn, a valid source, room at the
         destination.
         """
-        chunk = lane.queue[0]
-        move, t, pinning = chunk.move, chunk.tensor, 0
-        if lane.running == lane.engines or chunk.hop in move.under_way:
+        chunk = queue.pieces[0]
+        lane, move, t, pinning = chunk.lane, chunk.move, chunk.tensor, 0
+        if not queue.is_ready or chunk.hop in move.under_way:
             return False
         if not chunk.hop and (self.pending[t][0] is not move or lane.source.copies.get(t) != VALID):
             return False
@@ -226,7 +250,8 @@ class Transfers:
             pinning = pins
         elif not lane.destination.stage(t, chunk.size):
             return False
-        lane.queue.popleft()
+        queue.pieces.popleft()
+        queue.taken += 1
         move.begun = True
         move.under_way.add(chunk.hop)
         if not lane.running:
@@ -252,6 +277,7 @@ class Transfers:
         chunk.end_ns = self.last_end = now = env.now
         lane.contention_ns += now - chunk.start_ns - chunk.alone_ns
         lane.running -= 1
+        lane.queue.taken -= 1
         if not lane.running:
             lane.busy_ns += now - lane.busy_since
         self.passed.append(chunk)

@@ -460,7 +460,9 @@ class SimulatedDevice:
 
     def report(self) -> str | None:
         """The out-of-memory report, if something has not ended; else rule 2 is checked."""
-        if len(self.rules.ended) < len(self.graph.ops) or any([lane.queue for lane in self.lanes]):
+        if len(self.rules.ended) < len(self.graph.ops) or any(
+            [queue.pieces for queue in self.transfers.queues]
+        ):
             return self._culprit()
         self.rules.check_end()
         return self.arena.failure() if self.arena is not None else None
@@ -473,7 +475,8 @@ class SimulatedDevice:
         for stream, i in blocked:
             if stream.residency_met >= 0:
                 return oom_reports.of_op(self.rules.where[i].full(), i)
-        heads = sorted([lane.queue[0] for lane in self.lanes if lane.queue], key=lambda x: x.order)
+        waiting = [queue.pieces[0] for queue in self.transfers.queues if queue.pieces]
+        heads = sorted(waiting, key=lambda x: x.order)
         for x in heads:
             turn = self.transfers.pending[x.tensor][0] is x.move
             if x.hop or (turn and x.lane.source.copies.get(x.tensor) == VALID):

@@ -215,17 +215,17 @@ class Simulation:
         its channel only (rule 4).
         """
         waiting = [
-            (device, lane)
+            (device, queue)
             for device in devices
-            for lane in device.lanes
-            if lane.queue and lane.running < lane.engines
+            for queue in device.transfers.queues
+            if queue.is_ready
         ]
         while waiting:
-            device, lane = first = min(waiting, key=lambda pair: pair[1].queue[0].order)
-            begun = device.transfers.begin(lane)
+            device, queue = first = min(waiting, key=lambda pair: pair[1].pieces[0].order)
+            begun = device.transfers.begin(queue)
             if begun and device.waits_for_room:
                 self.touched.add(device.position)  # its ops are looked at again
-            if not begun or not lane.queue:
+            if not begun or not queue.pieces:
                 waiting.remove(first)
 
     # -- running

@@ -131,7 +131,7 @@ class HosimPlanner:
 
     References
     ----------
-    docs/executor.md shows it in a session.
+    docs/bridges.md shows it in a session.
 
     Examples
     --------

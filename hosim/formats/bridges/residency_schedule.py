@@ -21,7 +21,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.formats import ActivationTrace, TracedOp, graph_of
 from hosim.graph import Graph
-from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
+from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.policies import policy_named
 from hosim.result import Result
 
@@ -71,15 +71,12 @@ def hardware_of(trace: ActivationTrace, host_bytes: int = HOST_BYTES) -> Hardwar
     """The machine that a trace was recorded on, as far as the trace describes it: its bandwidths,
     and the limit as the device's capacity.
 
-    One stream copies in both directions; here the directions share the bandwidth of the faster one.
+    One stream copies in both directions, one copy after the other: the channels have one queue.
     """
     limit = _AMPLE if trace.limit_bytes is None else max(trace.limit_bytes, 1)
     channels = (
-        Channel("h2d", HOST, DEVICE, trace.h2d_bytes_per_s),
-        Channel("d2h", DEVICE, HOST, trace.d2h_bytes_per_s),
-    )
-    stream = Fabric(
-        "copy stream", max(trace.h2d_bytes_per_s, trace.d2h_bytes_per_s), ("h2d", "d2h"), "device"
+        Channel("h2d", HOST, DEVICE, trace.h2d_bytes_per_s, queue="copy stream"),
+        Channel("d2h", DEVICE, HOST, trace.d2h_bytes_per_s, queue="copy stream"),
     )
     tiers = (
         Tier(DEVICE, limit, _AMPLE, "device"),
@@ -91,7 +88,6 @@ def hardware_of(trace: ActivationTrace, host_bytes: int = HOST_BYTES) -> Hardwar
         channels,
         Compute({}),
         DEVICE,
-        (stream,),
         source="an activation trace",
     )
 

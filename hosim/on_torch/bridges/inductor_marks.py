@@ -10,9 +10,8 @@ peak is within the budget. The plan is then read off the graphs that torch's pas
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch._functorch import config
@@ -23,27 +22,22 @@ from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.utils._ordered_set import OrderedSet
 
-from hosim.analysis import static_curve
-from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
-from hosim.engine import read_budget, replay
-from hosim.errors import InfeasibleError
+from hosim.cache_plan import Plan
+from hosim.engine import read_budget
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput
+from hosim.on_torch.bridges.torch_copies import (
+    Candidate,
+    chosen,
+    copies,
+    positions,
+    replayed,
+    tier_below,
+)
 from hosim.on_torch.lower import TorchProgram, read
-from hosim.result import IN_PROGRAM_ORDER, Result
-from hosim.units import human_size
+from hosim.result import Result
 
 _NAME = "forward and backward"
-
-
-@dataclass(frozen=True)
-class _Candidate:
-    """A saved activation that torch can offload: idle after op ``after`` up to op ``before``."""
-
-    node: str
-    tensor: int
-    after: int
-    before: int
 
 
 class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
@@ -66,6 +60,8 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
     ------
     InfeasibleError
         If the peak is above the budget even with everything offloaded that torch can offload.
+    InputError
+        If the machine has no channels from its device to a tier and back.
     """
 
     def __init__(
@@ -75,6 +71,7 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
         budget: int | float | str,
         partitioner: Any = min_cut_rematerialization_partition,
     ) -> None:
+        tier_below(hardware)
         self._hardware = hardware
         self._budget = read_budget(budget)
         self._partitioner = partitioner
@@ -96,7 +93,8 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
         outputs = int(kwargs["num_fwd_outputs"])
         program = _joined(forward, backward, outputs)
         budget = self._budget.of(program.graph, self._hardware)[1]
-        marked = self._marked(program, _candidates(forward, backward, program, outputs), budget)
+        found = _candidates(forward, backward, program, outputs)
+        marked = chosen(program, found, self._hardware.device_tier, budget)
         for node in forward.graph.nodes:
             if node.name in marked:
                 node.meta["should_offload"] = True
@@ -104,42 +102,11 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
             torchs.enable_activation_offloading(forward, backward, outputs, OrderedSet())
             forward.recompile()
             backward.recompile()
-        device = self._hardware.device_tier
-        ops = tuple(_cache_ops((forward, backward), program, device, self._below()))
-        plan = Plan(program.graph, "torch's activation offload", ops)
-        result = replay(plan, self._hardware, budget, account=IN_PROGRAM_ORDER)
-        if not result.feasible:
-            raise InfeasibleError(f"where torch copies back what is marked: {result.error}")
+        ops = [*copies((forward, backward), program, self._hardware)]
+        plan, result = replayed(program, ops, "torch's activation offload", self._hardware, budget)
         self.plans.append(plan)
         self.results.append(result)
         return forward, backward
-
-    def _below(self) -> str:
-        """The tier that torch copies to: the host's memory, below the device's own."""
-        device = self._hardware.device_tier
-        return next(one.destination for one in self._hardware.channels if one.source == device)
-
-    def _marked(
-        self, program: TorchProgram, candidates: Sequence[_Candidate], budget: int
-    ) -> frozenset[str]:
-        graph = program.graph
-        curve = static_curve(graph, self._hardware.device_tier)
-        left = sorted(candidates, key=lambda c: (-graph.tensors[c.tensor].size_bytes, c.after))
-        marked: list[str] = []
-        while (peak := max(curve)) > budget:
-            at = curve.index(peak)
-            found = next((c for c in left if c.after < at < c.before), None)
-            if found is None:
-                raise InfeasibleError(
-                    f"forward and backward hold {human_size(peak)} at op {graph.ops[at].name!r}, "
-                    "where nothing is idle that torch can offload, and the budget is "
-                    f"{human_size(budget)}"
-                )
-            left.remove(found)
-            marked.append(found.node)
-            for k in range(found.after + 1, found.before):
-                curve[k] -= graph.tensors[found.tensor].size_bytes
-        return frozenset(marked)
 
 
 def _joined(forward: GraphModule, backward: GraphModule, outputs: int) -> TorchProgram:
@@ -171,22 +138,13 @@ def _joined(forward: GraphModule, backward: GraphModule, outputs: int) -> TorchP
     return read(GraphModule(owner, graph), givens, name=_NAME)[0]
 
 
-def _positions(
-    module: GraphModule, program: TorchProgram, before: int
-) -> Iterator[tuple[Node, int]]:
-    """Each node with the last op at or before it; ``before`` is the one before all of them."""
-    for node in module.graph.nodes:
-        before = program.op_of.get(node.name, before)
-        yield node, before
-
-
 def _candidates(
     forward: GraphModule, backward: GraphModule, program: TorchProgram, outputs: int
-) -> list[_Candidate]:
+) -> list[Candidate]:
     """What torch can offload of what is saved: a storage that is saved once."""
     returned = forward.graph.output_node().args[0]
     saved = [node for node in returned[outputs:] if isinstance(node, Node)]
-    after = dict(_positions(forward, program, -1))
+    after = dict(positions([forward], program))
     last = max(after.values(), default=-1)
     places = [program.tensor_of.get(node.name) for node in returned if isinstance(node, Node)]
     inputs = {program.tensor_of.get(n.name) for n in forward.graph.find_nodes(op="placeholder")}
@@ -203,30 +161,5 @@ def _candidates(
         ends = max((after[user] for user in users), default=after[node])
         uses = [k for k in program.graph.users[t] if k > last]
         if uses:
-            found.append(_Candidate(node.name, t, ends, uses[0]))
+            found.append(Candidate(node.name, t, ends, uses[0]))
     return found
-
-
-def _cache_ops(
-    modules: tuple[GraphModule, GraphModule], program: TorchProgram, device: str, below: str
-) -> Iterator[CacheOp]:
-    """The copies in the graphs that torch's passes made."""
-    ops = torch.ops
-    copies = (ops.ao.offload.default, ops.ao.reload.default, ops.prims.device_put.default)
-    tensor_of: Mapping[str, int] = program.tensor_of
-    end = -1
-    for module in modules:
-        for node, last in _positions(module, program, end):
-            end = last
-            if node.target in copies:
-                name = cast(Node, node.args[0]).name.removeprefix(torchs.CPU_OFFLOAD_PREFIX)
-                t = tensor_of[name]
-                if module is modules[1]:
-                    yield CacheOp(PREFETCH, t, below, device, last)
-                    continue
-                yield CacheOp(STORE, t, device, below, last)
-                if node.target is copies[2]:
-                    yield CacheOp(DETACH, t, device, None, last)
-            elif node.target is ops.ao.wait_tensor.default and module is modules[0]:
-                kept = cast(Node, node.args[1])
-                yield CacheOp(DETACH, tensor_of[kept.name], device, None, last)

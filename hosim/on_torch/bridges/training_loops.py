@@ -52,7 +52,7 @@ def offload_callback(
 
     References
     ----------
-    ``docs/executor.md``, Trainer and accelerate.
+    ``docs/bridges.md``, Trainer and accelerate.
 
     Examples
     --------

@@ -297,10 +297,11 @@ def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:
             shared = shared or (
                 any([f.collectives for f in fabrics]) and bool(sent_bytes(graph, hardware))
             )
+            shared = shared or channel.queue is not None
             if channel.engines > 1 or shared:
                 raise InputError(
                     "policy optimal knows channels whose transfers run one at a time at full "
-                    f"rate; {channel.name} shares its bandwidth"
+                    f"rate; {channel.name} shares its bandwidth or its queue"
                 )
         if up is not None or down is not None:
             lower.append(

@@ -45,6 +45,7 @@ def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, i
     """For each channel of one engine the nanoseconds that it is busy for; and for each channel the
     bytes that it carries.
     """
+    queue_of = times.machine.queue_of
     busy: dict[str, int] = {}
     carried: dict[str, int] = {}
     for cache_op in plan.cache_ops:
@@ -53,7 +54,8 @@ def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, i
             name = channel.name
             carried[name] = carried.get(name, 0) + times.sizes[cache_op.tensor]
             if channel.engines == 1:
-                busy[name] = busy.get(name, 0) + times.of(name, cache_op.tensor)
+                queue = queue_of[name]
+                busy[queue] = busy.get(queue, 0) + times.of(name, cache_op.tensor)
     return busy, carried
 
 
@@ -77,10 +79,11 @@ def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
             op, there = heappop(wanted)
             late = max(late, there - ends[op])
         begin = ends[after + 1] + late if after != AT_START else 0
+        queue = hardware.queue_of[channel.name]
         if channel.engines == 1:
-            begin = max(begin, free.get(channel.name, 0))
+            begin = max(begin, free.get(queue, 0))
         end = begin + times.of(channel.name, t)
-        free[channel.name] = end
+        free[queue] = end
         last = max(last, end)
         if cache_op.destination == device:
             users = graph.users[t]

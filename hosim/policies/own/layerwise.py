@@ -16,7 +16,7 @@ optimizer states are, is of that one's layer. Where no two names share a layer, 
 form layers no larger than the largest tensor. Each return to a layer (backward, optimizer) is a
 visit of its own. What the next ``layers_ahead`` visits use again stays.
 
-Two systems are settings of it:
+Three systems are settings of it:
 
 * ``zero_inference``: DeepSpeed ZeRO-Inference (R. Y. Aminabadi et al., DeepSpeed Inference, SC
   2022) has all weights below. A KV cache with a home below is streamed with its layers, unless the
@@ -29,18 +29,24 @@ Two systems are settings of it:
   The states of parameters that are updated on the device stay there (``optimizer_share``, the ratio
   of Twin-Flow). Where the optimizer runs on the device, the states come up and go back, 24 bytes a
   parameter for Adam in fp32 with master weights.
+* ``swap_optimizer``: the optimizer swap of hyper-parallel (its issue 313 and pull request 982, on
+  gitcode) and so of MindSpore 2.11 (its release notes) has the optimizer states below, in
+  ``swap_times`` batches of about equal bytes in the order of their updates. When the update begins
+  the first batch comes up. While one is updated the next one comes up, and the one before goes
+  back. States below ``smallest`` stay (``min_numel``, of 4 bytes each).
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from hosim.analysis import homes_below
 from hosim.cache_plan import AT_START, Plan
+from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.schedule import Absence, insert
@@ -73,18 +79,36 @@ def plan(
     placement: str = FASTEST,
 ) -> Plan:
     """The plan; of the budget it knows nothing. O(uses)."""
+    return _streamed(graph, hardware, layers_ahead, kinds, placement, visits)
+
+
+def _streamed(
+    graph: Graph,
+    hardware: Hardware,
+    layers_ahead: int,
+    kinds: str,
+    placement: str,
+    visits_to: Callable[[Graph, set[int]], list[LayerVisit]],
+    smallest: int = 0,
+) -> Plan:
     put_below = _kinds(kinds)
     away = homes_below(graph, hardware)
     space = space_below(graph, hardware, away, read_placement(placement, hardware))
     initial: dict[int, tuple[str, ...]] = {}
     for t in graph.initial:
-        if graph.tensors[t].kind in put_below and graph.users[t] and t not in away:
+        tensor = graph.tensors[t]
+        if (
+            tensor.kind in put_below
+            and tensor.size_bytes >= smallest
+            and graph.users[t]
+            and t not in away
+        ):
             tier = space.place(t, 0)
             if tier is not None:
                 initial[t] = (tier,)
     streamed = {t for t in initial if graph.tensors[t].persistent}
     streamed |= {t for t in away if graph.users[t]}
-    visited = visits(graph, streamed)
+    visited = visits_to(graph, streamed)
     visits_of: dict[int, list[int]] = {t: [] for t in streamed}
     for v, visit in enumerate(visited):
         for t in visit.tensors:
@@ -116,6 +140,49 @@ def states_below(
         kinds="" if on_cpu else "optimizer_state",
         placement=placement,
     )
+
+
+def swapped_states(
+    graph: Graph,
+    hardware: Hardware,
+    budget_bytes: int,
+    *,
+    swap_times: int,
+    smallest: int,
+    placement: str = FASTEST,
+) -> Plan:
+    """The plan of ``swap_optimizer``."""
+    if swap_times < 1:
+        raise InputError(f"expected at least 1 batch, got {swap_times}", source="swap_times")
+
+    def batches(graph: Graph, streamed: set[int]) -> list[LayerVisit]:
+        return _batches(graph, streamed, swap_times)
+
+    return _streamed(graph, hardware, 1, "optimizer_state", placement, batches, smallest)
+
+
+def _batches(graph: Graph, streamed: set[int], times: int) -> list[LayerVisit]:
+    """The ops that use what is streamed, in so many runs of about equal bytes, behind a visit to
+    nothing where the first begins.
+    """
+    total = sum([graph.tensors[t].size_bytes for t in streamed])
+    found: list[tuple[int, LayerVisit]] = []
+    seen: set[int] = set()
+    before = 0
+    for i, op in enumerate(graph.ops):
+        used = frozenset(t for t in op.uses if t in streamed)
+        if not used:
+            continue
+        number = before * times // max(1, total)
+        before += sum([graph.tensors[t].size_bytes for t in used - seen])
+        seen |= used
+        if found and found[-1][0] == number:
+            _, visit = found.pop()
+            found.append((number, LayerVisit(visit.first, i, visit.tensors | used)))
+        else:
+            found.append((number, LayerVisit(i, i, used)))
+    batches = [visit for _, visit in found]
+    return [*[LayerVisit(v.first, v.first, frozenset()) for v in batches[:1]], *batches]
 
 
 def _kinds(text: str) -> frozenset[str]:

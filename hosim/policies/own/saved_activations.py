@@ -24,6 +24,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from hosim.analysis import Gap
 from hosim.cache_plan import AT_START, Plan
 from hosim.edits import BACKWARD, RECOMPUTE
 from hosim.errors import InputError
@@ -33,7 +34,8 @@ from hosim.planner.schedule import Absence, between_uses, insert
 from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below
 from hosim.policies.own.layerwise import WEIGHTS, visits
 
-_LATER = (BACKWARD, RECOMPUTE)
+LATER = (BACKWARD, RECOMPUTE)
+"""What names of ops of the backward pass begin with."""
 
 
 def plan(
@@ -49,12 +51,6 @@ def plan(
 
     Raises :class:`InputError` for a graph with gradients that does not name its backward pass.
     """
-    trains = any([tensor.kind == "gradient" for tensor in graph.tensors])
-    if trains and not any([op.name.startswith(_LATER) for op in graph.ops]):
-        raise InputError(
-            "saved_activations tells the backward pass by the names of ops, and none of "
-            f"{graph.name} begins with {BACKWARD!r}; longest_gap offloads activations by their gaps"
-        )
     residency = Plan(graph).residency(hardware.device_tier)
     space = space_below(graph, hardware, residency, read_placement(placement, hardware))
     saved = sorted(_saved(graph, layers_ahead), key=lambda a: (a.after, a.tensor))
@@ -68,16 +64,30 @@ def plan(
     return insert(graph, hardware, "saved_activations", absences)
 
 
+def saved_gaps(graph: Graph) -> Iterator[Gap]:
+    """The gaps of activations between their last use in the forward pass and their first one in the
+    backward pass.
+
+    Raises :class:`InputError` for a graph with gradients that does not name its backward pass.
+    """
+    later = [op.name.startswith(LATER) for op in graph.ops]
+    if not any(later) and any([tensor.kind == "gradient" for tensor in graph.tensors]):
+        raise InputError(
+            "the backward pass is told by the names of ops, and none of "
+            f"{graph.name} begins with {BACKWARD!r}; longest_gap offloads activations by their gaps"
+        )
+    kept = [t for t, tensor in enumerate(graph.tensors) if tensor.kind == "activation"]
+    for gap in between_uses(graph, kept):
+        if later[gap.before] and not later[gap.after]:
+            yield gap
+
+
 def _saved(graph: Graph, ahead: int) -> Iterator[Absence]:
     """Where saved activations are away, in no tier yet."""
     tensors = graph.tensors
     weights = {t for t, tensor in enumerate(tensors) if tensor.kind in WEIGHTS and graph.users[t]}
     begins = [visit.first for visit in visits(graph, weights)]
-    later = [op.name.startswith(_LATER) for op in graph.ops]
-    kept = [t for t, tensor in enumerate(tensors) if tensor.kind == "activation"]
-    for gap in between_uses(graph, kept):
-        if later[gap.after] or not later[gap.before]:
-            continue
+    for gap in saved_gaps(graph):
         visit = bisect_right(begins, gap.before) - 1 - ahead
         back = begins[visit] - 1 if visit >= 0 else AT_START
         if back > gap.after:

@@ -330,6 +330,7 @@ def _uneven(hw: Hardware) -> list[str]:
         if c.pageable_bytes_per_s is not None:
             parts.append(f"{human_rate(c.pageable_bytes_per_s)} for pageable memory")
         parts += [f"{human_rate(rate)} beside {other}" for other, rate in c.beside]
+        parts += [f"in the queue {c.queue}"] if c.queue is not None else []
         lines += [f"{c.name}: {', '.join(parts)}"] if parts else []
     for tier in hw.tiers:
         parts = [f"pageable for {', '.join(tier.pageable)}"] if tier.pageable else []

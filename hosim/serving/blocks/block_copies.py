@@ -164,7 +164,8 @@ class EngineChannels:
 
     def issue(self, channel: ChannelQueue, size: int, copy: Awaited, kind: str = KIND) -> None:
         """Queue a transfer of ``size`` bytes of a kind of tensors, which ends ``copy``."""
-        if not size and not channel.latency and not channel.queue and not channel.running:
+        is_idle = not any(one.queue or one.running for one in channel.sharing)
+        if not size and not channel.latency and is_idle:
             channel.transfers += 1
             copy.end()  # it takes no time
             return
@@ -177,17 +178,11 @@ class EngineChannels:
         """The end of an instant: transfers start in order of issue, and rates are set."""
         engines, now = sorted(self.clock.unsettled), self.clock.now
         self.clock.unsettled.clear()
-        free = [
-            channel
-            for i in engines
-            for channel in self._of_engine[i]
-            if channel.queue and channel.running < channel.engines
-        ]
+        free = [channel for i in engines for channel in self._of_engine[i] if channel.is_ready]
         while free:
             channel = min(free, key=lambda one: one.queue[0].number)
             channel.begin(now, self._ceiling(channel) if channel.has_overheads else None)
-            if not channel.queue or channel.running >= channel.engines:
-                free.remove(channel)
+            free = [one for one in free if one.is_ready]
         for group in self._groups:
             if group.dirty:
                 group.settle(now)

@@ -44,7 +44,8 @@ class ChannelQueue:
     ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'.
     ``links`` are what its transfers share with others, ``limit`` is what each gets at most of the
     others, and ``beside`` what its own link, the first one, carries while another link does
-    something, as (the other one, bytes per second). It is ``undivided`` if a transfer that is alone
+    something, as (the other one, bytes per second). ``sharing`` are the channels that have its
+    engines too, with itself (docs/contract.md, rule 24). It is ``undivided`` if a transfer that is alone
     in it and in what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a
     transfer that begins, and the instant from which its bytes flow, to ``share``. One that shares
     nothing has no ``share``: its own ``alarm`` ends its one transfer, ``current``. ``ended`` is
@@ -71,6 +72,7 @@ class ChannelQueue:
         )
         self.limit: Fraction | None = None
         self.beside: tuple[tuple[Link, int], ...] = ()
+        self.sharing: tuple[ChannelQueue, ...] = (self,)
         self.undivided = True
         self.has_overheads = False
         self.index = index
@@ -88,6 +90,11 @@ class ChannelQueue:
         self.busy_ns = 0
         self.queue_ns = 0
         self.contention_ns = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether something waits, and an engine is free."""
+        return bool(self.queue) and sum([one.running for one in self.sharing]) < self.engines
 
     def begin(self, now: int, ceiling: Fraction | None = None) -> None:
         """Take an engine for the head of the queue, and let it flow after the latency, at
@@ -138,4 +145,7 @@ def build_channels(hardware: Hardware, device: int = 0) -> list[ChannelQueue]:
         channel.beside = tuple((own[other], bandwidth) for other, bandwidth in c.beside)
         channel.has_overheads = may_be_slower(hardware, c)
         channels.append(channel)
+    for channel in channels:
+        first = hardware.queue_of[channel.name]
+        channel.sharing = tuple(one for one in channels if hardware.queue_of[one.name] == first)
     return channels

@@ -439,6 +439,7 @@ def _put(data: dict[str, Any], path: str, value: Value) -> None:
         *node,
         "latency",
         "engines",
+        "queue",
         "pageable",
         "scope",
         "source",

@@ -23,9 +23,16 @@ def memory_of_tiers(
 ) -> dict[str, HostPool | FileTier]:
     """Return the memory that holds the bytes of each tier but the device tier, by name.
 
-    Raises :class:`InputError` for a folder of no such tier and for one that cannot be used; nothing
-    stays open then.
+    Raises :class:`InputError` for a folder of no such tier and for one that cannot be used, and for
+    channels that share a queue, as each is run by itself here; nothing stays open then.
     """
+    for channel in hardware.channels:
+        if channel.queue is not None:
+            raise InputError(
+                f"{hardware.name} says that channels share a queue, and plans run here with one for "
+                "each; leave that out of the profile",
+                where=f"channels.{channel.name}.queue",
+            )
     below = {
         tier.name: tier.capacity_bytes
         for tier in hardware.tiers

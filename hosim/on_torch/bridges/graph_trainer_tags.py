@@ -1,0 +1,143 @@
+"""A plan of hosim as the tags of torchtitan's graph_trainer: what is saved, offloaded or recomputed
+between forward and backward. Imports torch and torchtitan (0.3.0).
+
+graph_trainer traces forward, loss and backward as one graph. A memory policy tags each forward node
+(``node.meta["recompute"]``), and passes of torchtitan carry the tags out: they place a copy down
+right behind its op, the release of device memory some layers after the last use, the copy up some
+layers before its first use in backward, and what is recomputed before its first use there. Where
+they do is read off graphs that they made, not said here again.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from torch.fx import Graph as FxGraph
+from torch.fx import GraphModule, Node
+from torch.utils.checkpoint import CheckpointPolicy
+from torchtitan.experiments.graph_trainer.cpu_offload import (
+    apply_cpu_offload_pass,
+    tag_all_offloadable_activations,
+)
+from torchtitan.experiments.graph_trainer.registry import MEMORY_POLICY_REGISTRY
+from torchtitan.experiments.graph_trainer.selective_activation_remat import (
+    selective_activation_remat_pass,
+)
+
+from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.engine import read_budget
+from hosim.errors import InputError
+from hosim.hardware import Hardware
+from hosim.io.importers.torch_programs import PlaceholderInput
+from hosim.on_torch.bridges.torch_copies import Candidate, chosen, copies, replayed, tier_below
+from hosim.on_torch.lower import TorchProgram, read
+from hosim.result import Result
+
+
+class GraphTrainerOffload:
+    """A memory policy for torchtitan's graph_trainer, which tags activations so that forward and
+    backward stay within a budget in program order.
+
+    ``plans`` and ``results`` have a plan and its replay for each graph that was tagged. The account
+    is of the graph's aten ops, on one device.
+
+    Parameters
+    ----------
+    hardware
+        The machine.
+    budget
+        As :func:`hosim.offload` takes it; a share is of the peak without offload.
+    after
+        A memory policy of torchtitan that tags first, such as ``default`` or ``full``: what it
+        recomputes stays so, and what it saves may be offloaded. ``None``: all is saved.
+
+    Raises
+    ------
+    InfeasibleError
+        If the peak is above the budget even with everything offloaded that torchtitan can offload.
+    InputError
+        If the machine has no channels from its device to a tier and back, or torchtitan has no
+        policy ``after``.
+    """
+
+    def __init__(
+        self, *, hardware: Hardware, budget: int | float | str, after: str | None = None
+    ) -> None:
+        tier_below(hardware)
+        self._hardware = hardware
+        self._budget = read_budget(budget)
+        self._after = after
+        self.plans: list[Plan] = []
+        self.results: list[Result] = []
+
+    def __call__(self, gm: GraphModule, *, config: Any) -> GraphModule:
+        """The graph with its tags; torchtitan's passes follow them."""
+        if self._after is not None:
+            if self._after not in MEMORY_POLICY_REGISTRY:
+                known = ", ".join(MEMORY_POLICY_REGISTRY)
+                raise InputError(
+                    f"torchtitan has no memory policy {self._after!r} (policies: {known})",
+                    where="after",
+                )
+            MEMORY_POLICY_REGISTRY[self._after](gm, config=config)
+        trial = GraphModule(gm, deepcopy(gm.graph))
+        tag_all_offloadable_activations(trial, cpu_budget_gb=0)
+        tagged = [node.name for node in trial.graph.nodes if _is_offloaded(node)]
+        program, ops = self._carried_out(trial, config)
+        budget = self._budget.of(program.graph, self._hardware)[1]
+        found = _candidates(tagged, program, ops)
+        marked = chosen(program, found, self._hardware.device_tier, budget)
+        for node in gm.graph.nodes:
+            if node.name in marked:
+                node.meta["recompute"] = CheckpointPolicy.MUST_CPU_OFFLOAD
+        program, ops = self._carried_out(GraphModule(gm, deepcopy(gm.graph)), config)
+        plan, result = replayed(program, ops, "torchtitan's offload", self._hardware, budget)
+        self.plans.append(plan)
+        self.results.append(result)
+        return gm
+
+    def _carried_out(self, module: GraphModule, config: Any) -> tuple[TorchProgram, list[CacheOp]]:
+        """What torchtitan's passes make of a tagged graph: the program, and its copies."""
+        apply_cpu_offload_pass(
+            module,
+            prefetch_lookahead=config.compile.cpu_offload_prefetch_n_layers,
+            defer_n_layers=config.compile.cpu_offload_defer_n_layers,
+        )
+        module = selective_activation_remat_pass(module)
+        program = _without_copies(module)
+        return program, [*copies([module], program, self._hardware)]
+
+
+def _is_offloaded(node: Node) -> bool:
+    return node.meta.get("recompute") is CheckpointPolicy.MUST_CPU_OFFLOAD
+
+
+def _without_copies(module: GraphModule) -> TorchProgram:
+    """The program of a graph in which nothing is copied: a copy is what it is of."""
+    graph, env = FxGraph(), dict[Node, Node]()
+    for node in module.graph.nodes:
+        is_copy = getattr(node.target, "namespace", "") == "ao"
+        env[node] = env[node.args[0]] if is_copy else graph.node_copy(node, env.__getitem__)
+    given = [
+        PlaceholderInput("", node.meta.get("val"), node.name, "input")
+        for node in module.graph.find_nodes(op="placeholder")
+    ]
+    return read(GraphModule(module, graph), given, name="forward and backward")[0]
+
+
+def _candidates(tagged: list[str], program: TorchProgram, ops: list[CacheOp]) -> list[Candidate]:
+    """What torchtitan can offload, each storage for which it makes one copy down, and from where to
+    where it is away then.
+    """
+    places: dict[int, dict[str, list[int]]] = {}
+    for one in ops:
+        kinds = places.setdefault(one.tensor, {STORE: [], DETACH: [], PREFETCH: []})
+        kinds[one.op].append(-1 if one.after is None else one.after)
+    found = []
+    for name in tagged:
+        t = program.tensor_of.get(name, -1)
+        if t in places and all(len(place) == 1 for place in places[t].values()):
+            (gone,), (back,) = places[t][DETACH], places[t][PREFETCH]
+            found.append(Candidate(name, t, gone, back + 1))
+    return found
