@@ -519,13 +519,14 @@ class Scheduler:
             ]
         decodes = keys = 0
         for number, (sequence, new) in batch.items():
+            computed = sequence.computed
             if new == 1:
                 decodes += 1
-                keys += sequence.computed
+                keys += computed
             else:
-                prefills.append((new, sequence.computed - new))
-            if sequence.computed == sequence.tokens:
-                sequence.tokens += 1
+                prefills.append((new, computed - new))
+            if computed == sequence.tokens:
+                sequence.tokens = computed + 1
                 emits.append(number)
         missed = _NOTHING
         if self.thinned is not None and self.thinned.sequences:
