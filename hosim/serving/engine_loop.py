@@ -151,7 +151,7 @@ class Engine:
         self._hand_over = hand_over
         self._begins = begins
         self._env = env
-        self._requests = requests
+        self._wanted = [request.output_tokens for request in requests]
         self.scheduler = scheduler
         self._time_of = time_of
         self._changed = env.event()
@@ -299,16 +299,16 @@ class Engine:
 
     def _finish(self, iteration: Iteration) -> None:
         self.scheduler.ended()
-        now = self._now
+        now, every, wanted, over = self._now, self.token_ns, self._wanted, self._hand_over
         for number in iteration.emits:
-            if self._hand_over is not None:
+            if over is not None:
                 blocks = self.scheduler.prefilled(number)
                 if blocks is not None:
-                    self._hand_over(number, blocks)
+                    over(number, blocks)
                 continue
-            tokens = self.token_ns[number]
+            tokens = every[number]
             tokens.append(now)
-            if len(tokens) == self._requests[number].output_tokens:
+            if len(tokens) == wanted[number]:
                 self.scheduler.finish(number)
                 self._left -= 1
                 if self._ended is not None:

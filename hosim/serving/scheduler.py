@@ -267,13 +267,20 @@ class Scheduler:
             new = new if new < budget else budget
             if not new or sequence.tokens >= sequence.wanted:
                 continue
-            lacks = sequence.computed + new > size * (sequence.gone + len(sequence.blocks))
-            if not lacks or self._make_room(sequence, new, batch):
+            computed = sequence.computed + new
+            if computed <= size * (sequence.gone + len(sequence.blocks)):
+                sequence.computed = computed
+                sequence.latest = new
+                if computed // size != sequence.named:
+                    self._name(sequence)
+                batch[sequence.number] = sequence, new
+                budget -= new
+            elif self._make_room(sequence, new, batch):
                 if (
                     self._limits.by_priority and self.preemptions > before
                 ):  # of those that had their place already, too
                     budget = self._limits.token_budget - sum(taken for _, taken in batch.values())
-                self._extend(sequence, new, lacks)
+                self._extend(sequence, new)
                 batch[sequence.number] = sequence, new
                 budget -= new
         if self.preemptions == before:
@@ -481,17 +488,18 @@ class Scheduler:
         for load in sequence.loads:
             load.then(over)
 
-    def _extend(self, sequence: EngineSequence, new: int, lacks: bool = True) -> None:
-        if lacks:
-            sequence.blocks += self.pool.take(self._lacking(sequence, new))
+    def _extend(self, sequence: EngineSequence, new: int) -> None:
+        """Take blocks for so many tokens more, which are computed."""
+        sequence.blocks += self.pool.take(self._lacking(sequence, new))
         sequence.computed += new
         sequence.latest = new
-        size = self._size
-        full = sequence.computed // size
-        if full == sequence.named:
-            return
+        self._name(sequence)
+
+    def _name(self, sequence: EngineSequence) -> None:
+        """Name its blocks that became full."""
+        full = sequence.computed // self._size
         for block in range(sequence.named, full):
-            self.pool.name(sequence.blocks[block - sequence.gone], sequence.key(block, size))
+            self.pool.name(sequence.blocks[block - sequence.gone], sequence.key(block, self._size))
         sequence.named = full
 
     def _lacking(self, sequence: EngineSequence, new: int) -> int:
@@ -511,13 +519,14 @@ class Scheduler:
             ]
         decodes = keys = 0
         for number, (sequence, new) in batch.items():
+            computed = sequence.computed
             if new == 1:
                 decodes += 1
-                keys += sequence.computed
+                keys += computed
             else:
-                prefills.append((new, sequence.computed - new))
-            if sequence.computed == sequence.tokens:
-                sequence.tokens += 1
+                prefills.append((new, computed - new))
+            if computed == sequence.tokens:
+                sequence.tokens = computed + 1
                 emits.append(number)
         missed = _NOTHING
         if self.thinned is not None and self.thinned.sequences:

@@ -458,6 +458,71 @@ def test_sessions_of_burstgpt_are_conversations(tmp_path):
     assert caught.value.where == "line 6, Elapsed time"
 
 
+SHAREGPT = [
+    {"id": "a", "conversations": [
+        {"from": "system", "value": "x" * 256},
+        {"from": "human", "value": "x" * 65},
+        {"from": "gpt", "value": "x" * 28},
+        {"from": "human", "value": "x" * 4},
+        {"from": "gpt", "value": ""},
+        {"from": "gpt", "value": "xy"},
+    ]},
+    {"id": "b", "conversations": [
+        {"from": "gpt", "value": "x" * 40},
+        {"from": "user", "value": "", "tokens": 6},
+        {"from": "assistant", "value": "xy", "tokens": 9},
+    ]},
+]  # fmt: skip
+
+
+def test_texts_of_sharegpt_are_conversations(tmp_path):
+    """By hand: 64 and 17 tokens are asked, 7 answered; 88 of the second turn's 89 tokens were said,
+    5 whole parts of 16. The empty answer is none. An answer with nothing before it is the context of
+    the next, which says its lengths itself.
+    """
+    path = tmp_path / "sharegpt.json"
+    path.write_text(json.dumps(SHAREGPT))
+    rows = read_request_rows(path)
+    first, other, second = rows.requests
+    assert [(one.prompt_tokens, one.output_tokens) for one in rows.requests] == [
+        (81, 7), (16, 9), (89, 1)
+    ]  # fmt: skip
+    assert [(one.arrival_ns, one.follows) for one in rows.requests] == [
+        (0, None), (10**9, None), (0, 0)
+    ]  # fmt: skip
+    assert second.prefix[:5] == first.prefix[:5]
+    assert not set(second.prefix[5:]) & {*first.prefix, *other.prefix}
+    assert rows.unanswered == 1
+    assert "4 characters" in rows.assumed
+    for conversation in SHAREGPT:
+        for message in conversation["conversations"]:
+            message.setdefault("tokens", 3)
+    path.write_text(json.dumps(SHAREGPT))
+    assert "characters" not in read_request_rows(path).assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[", None),
+        ("[1]", "0"),
+        ('[{"conversations": 3}]', "0"),
+        ('[{"conversations": []}, {"conversations": [{"from": "human"}]}]', "1.conversations.0"),
+        (
+            '[{"conversations": [{"from": "human", "value": "x", "tokens": true}]}]',
+            "0.conversations.0.tokens",
+        ),
+        ("[]", None),
+    ],
+)
+def test_texts_that_are_refused(text, where, tmp_path):
+    path = tmp_path / "sharegpt.json"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        read_requests(path)
+    assert caught.value.where == where
+
+
 def test_sessions_of_burstgpt_with_odd_rows(tmp_path):
     """A row without a prompt is no turn, and a prompt of billions of tokens is refused before it
     takes memory.

@@ -94,6 +94,34 @@ def test_a_page_by_hand() -> None:
     assert "needs" in server_figures(PAGE.splitlines()[:5], 0).lacks
 
 
+PAGE_OF_SGLANG = """
+# TYPE sglang:prompt_tokens_total counter
+sglang:prompt_tokens_total{model_name="m"} 5000.0
+sglang:cached_tokens_total{model_name="m",cache_source="device"} 900.0
+sglang:cached_tokens_total{model_name="m",cache_source="host"} 100.0
+sglang:generation_tokens_total{model_name="m"} 1e+03
+sglang:num_requests_total{model_name="m"} 10.0
+sglang:num_running_reqs{dp_rank="0"} 3.0
+sglang:num_running_reqs{dp_rank="1"} 5.0
+sglang:inter_token_latency_seconds_sum{model_name="m"} 9.9
+sglang:inter_token_latency_seconds_count{model_name="m"} 990.0
+"""
+
+
+def test_a_page_of_sglang_by_hand() -> None:
+    """10 requests of 500 tokens, 100 of them from the cache, with answers of 100: an engine of two
+    has 4 sequences in the mean, which begin every 25th iteration. A page of an idle server, which
+    has none, and one without answers are of no use.
+    """
+    found = server_figures(PAGE_OF_SGLANG.splitlines(), 0)
+    assert found.steps == (ServedStep(4.0, 550.0, pytest.approx(0.01), 0.04, 400.0),)
+    assert found.request_s is None
+    for gone in ("running", "sum", "generation"):
+        left = [line for line in PAGE_OF_SGLANG.splitlines() if gone not in line]
+        assert "page of SGLang's metrics needs" in server_figures(left, 0).lacks
+        assert not server_figures(left, 0).steps
+
+
 @given(st.text(st.characters(codec="ascii")), st.floats(0, 1e300))
 def test_any_line_is_passed_over_or_read(noise: str, rate: float) -> None:
     """Whatever stands in a log, what is read is finite."""

@@ -129,9 +129,10 @@ def read_setup(
         asked.scheduling_policy == "priority",
     )
     rows = asked_requests(requests) if isinstance(requests, (str, os.PathLike)) else requests
-    unanswered, listed = (
-        (rows.unanswered, rows.requests) if isinstance(rows, RequestRows) else (0, _checked(rows))
-    )
+    if not isinstance(rows, RequestRows):
+        listed = _checked(rows)
+        rows = RequestRows(listed, tuple(range(len(listed))), len(listed))
+    listed = rows.requests
     tiers = _tiers(asked, modelled)
     for name in ("instances", "prefill_instances", "decode_instances"):
         within("devices", getattr(asked, name), source=name)
@@ -173,7 +174,7 @@ def read_setup(
         if asked.blocks is not None or software is None
         else cache_room(modelled, limits, share, taken)
     )
-    about = _about(asked, modelled, limits, unanswered)
+    about = _about(asked, modelled, limits, rows)
     guessed = (
         0
         if asked.iterations is not None
@@ -240,7 +241,7 @@ def _connected(asked: Given) -> bool:
 
 
 def _about(
-    asked: Given, modelled: ModelledIterations, limits: EngineLimits, unanswered: int
+    asked: Given, modelled: ModelledIterations, limits: EngineLimits, rows: RequestRows
 ) -> dict[str, Any]:
     """What a result says of the engine."""
     return {
@@ -250,7 +251,8 @@ def _about(
         "overhead_ns": modelled.overhead_ns,
         "devices": modelled.devices,
         "block_bytes": asked.block_tokens * modelled.cache_bytes_per_token,
-        "unanswered": unanswered,
+        "unanswered": rows.unanswered,
+        **({"assumed": rows.assumed} if rows.assumed else {}),
         **({"scheduling_policy": "priority"} if limits.by_priority else {}),
         **(
             {"token_budget": limits.token_budget, "max_sequences": limits.max_sequences}

@@ -1,25 +1,18 @@
-"""The policies for the cache, by name; ``name:parameter=value`` chooses one."""
+"""The policies for the cache, by name, and their rules; ``name:parameter=value`` chooses one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf, log2
 from types import MappingProxyType
 from typing import Any
 
 from hosim.base.files import did_you_mean
 from hosim.errors import InputError
 from hosim.policies import Parameter, unknown_policy, written_settings
-from hosim.serving.kv_policies import (
-    kv_expected_reuse,
-    kv_lookahead,
-    kv_lru,
-    kv_pinned,
-    kv_prefetch_queued,
-    kv_sparse,
-    kv_swap_only,
-    kv_write_through,
-)
+from hosim.serving.eviction_order import Rank
 from hosim.serving.kv_policies.kv_rules import KvRules
 
 _TIERS = Parameter(
@@ -76,17 +69,98 @@ class KvPolicy:
         return self.made_by(**{key: parameters[key] for key in self.own})
 
 
+class _Pinned(KvRules):
+    """The first ``blocks`` of each prompt go last, and of each kind the least recently used first.
+
+    A system prompt and the documents that many prompts begin with stay in the device that way,
+    whatever else goes through it.
+    """
+
+    watches_queue = True
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self._blocks = blocks
+        self._pinned: set[Hashable] = set()
+
+    def rank(self, key: Hashable | None, tick: int, now_ns: int) -> Rank:
+        return (key in self._pinned, tick)
+
+    def queued(self, number: int, keys: Sequence[Hashable]) -> Iterable[Hashable]:
+        self._pinned.update(keys[: self._blocks])
+        return ()
+
+
+class _ExpectedReuse(KvRules):
+    """Blocks go first that are least expected to be used again, by how often and how lately they
+    were used.
+
+    Each use counts half as much after ``half_life`` seconds (LRFU; Lee et al., IEEE TC 2001). The
+    order of two blocks does not change while neither is used, so a rank holds until then.
+    """
+
+    def __init__(self, half_life: float) -> None:
+        super().__init__(through=True)
+        self._half_life_ns = max(half_life, 1e-9) * 1e9
+        self._score: dict[Hashable, float] = {}
+
+    def used(self, key: Hashable, now_ns: int) -> None:
+        now = now_ns / self._half_life_ns
+        before = self._score.get(key)
+        # the logarithm of the sum of 2 ** (time of use), which grows for ever
+        self._score[key] = (
+            now if before is None else now + log2(1 + 2 ** max(before - now, -1000.0))
+        )
+
+    def rank(self, key: Hashable | None, tick: int, now_ns: int) -> Rank:
+        return (self._score.get(key, -inf), tick)
+
+
+class _Lookahead(KvRules):
+    """HyperOffload's idea on the known queue: evict what waiting requests need last, and bring up
+    what the next ``requests`` need.
+
+    Blocks that no waiting request needs go first, the least recently used of them first; then those
+    that are needed last.
+    """
+
+    watches_queue = True
+
+    def __init__(self, requests: int) -> None:
+        super().__init__(through=True, prefetches=requests)
+        self._needed_by: dict[Hashable, dict[int, None]] = {}  # in the order of arrival
+
+    def rank(self, key: Hashable | None, tick: int, now_ns: int) -> Rank:
+        needed = self._needed_by.get(key)
+        return (-next(iter(needed)) if needed else -inf, tick)
+
+    def queued(self, number: int, keys: Sequence[Hashable]) -> Iterable[Hashable]:
+        first = [key for key in keys if key not in self._needed_by]
+        for key in keys:
+            self._needed_by.setdefault(key, {})[number] = None
+        return first
+
+    def admitted(self, number: int, keys: Sequence[Hashable]) -> Iterable[Hashable]:
+        for key in keys:
+            needed = self._needed_by.get(key)
+            if needed is not None:
+                needed.pop(number, None)
+                if not needed:
+                    del self._needed_by[key]
+        return keys
+
+
 KV_POLICIES = (
     KvPolicy(
         "lru",
         "what is evicted goes to the tier below and comes back on a hit",
-        kv_lru.rules,
+        KvRules,
         models="a cache of several levels",
     ),
     KvPolicy(
         "pinned",
         "lru, and the first blocks of prompts go last",
-        kv_pinned.rules,
+        _Pinned,
         {
             "blocks": Parameter(
                 2, "int", "how many blocks of each prompt are pinned, from its first"
@@ -98,14 +172,14 @@ KV_POLICIES = (
     KvPolicy(
         "write_through",
         "full blocks are copied below at once, so that evictions wait for no copy",
-        kv_write_through.rules,
+        partial(KvRules, through=True),
         models="vLLM's OffloadingConnector, LMCache, Mooncake's store",
         leaves_out="chunks of 256 tokens",
     ),
     KvPolicy(
         "prefetch_queued",
         "write_through, and blocks come up while requests wait",
-        kv_prefetch_queued.rules,
+        lambda requests: KvRules(through=True, prefetches=requests),
         {"requests": _REQUESTS},
         models="SGLang's hierarchical cache, which prefetches for what is queued",
         leaves_out="prefetching from storage to host memory alone",
@@ -114,7 +188,7 @@ KV_POLICIES = (
         "lookahead",
         "prefetch_queued, and what the known queue needs last is evicted first (HyperOffload's "
         "idea)",
-        kv_lookahead.rules,
+        _Lookahead,
         {"requests": _REQUESTS},
         models="HyperOffload (arXiv 2602.00748) with the queue as the known schedule",
         leaves_out="its own way with serving is not published",
@@ -122,7 +196,7 @@ KV_POLICIES = (
     KvPolicy(
         "expected_reuse",
         "write_through, and what was used least often and lately is evicted first",
-        kv_expected_reuse.rules,
+        _ExpectedReuse,
         {"half_life": Parameter(600.0, "float", "seconds after which a use counts half")},
         models="LRFU (IEEE TC 2001)",
     ),
@@ -130,7 +204,9 @@ KV_POLICIES = (
         "sparse",
         "write_through, and blocks that attention does not choose are below alone where blocks of "
         "the device lack",
-        kv_sparse.rules,
+        lambda **_: KvRules(
+            through=True
+        ),  # what stays, and what comes up: blocks/sparse_reading.py
         {
             "hit": Parameter(
                 None,
@@ -163,7 +239,7 @@ KV_POLICIES = (
     KvPolicy(
         "swap_only",
         "nothing goes below but sequences that are preempted",
-        kv_swap_only.rules,
+        partial(KvRules, keeps=False),
         models="vLLM's swap space (version 0)",
     ),
 )

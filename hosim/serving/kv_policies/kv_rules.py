@@ -1,5 +1,5 @@
 """A policy's decisions about the cache: :class:`KvRules` evicts what was used least recently;
-others override it.
+others have another order.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ class KvRules:
     want to be called.
     """
 
-    keeps = True
-    through = False
-    prefetches = 0
     watches_queue = False
+
+    def __init__(self, keeps: bool = True, through: bool = False, prefetches: int = 0) -> None:
+        self.keeps = keeps
+        self.through = through
+        self.prefetches = prefetches
 
     def rank(self, key: Hashable | None, tick: int, now_ns: int) -> Rank:
         """Return whether a block goes before others, which is asked when nobody holds it any

@@ -128,14 +128,11 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _left_out(data: Mapping[str, Any]) -> list[str]:
-    """The requests of a file that have no answer."""
+    """The requests of a file that have no answer, and what it does not say."""
     count = data["unanswered"]
     many = counted(count, "request")
-    return (
-        [f"{many} of the file without an answer {'is' if count == 1 else 'are'} left out"]
-        if count
-        else []
-    )
+    lines = [f"{many} of the file without an answer {'is' if count == 1 else 'are'} left out"]
+    return lines[: bool(count)] + [line for line in [data.get("assumed")] if line]
 
 
 _GROWS = 0.05

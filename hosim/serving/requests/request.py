@@ -80,6 +80,8 @@ class Request:
         tuple
             The three numbers; ``None`` if no other request can have the same contents.
         """
+        if not self.prefix:
+            return None
         end = (block + 1) * block_tokens
         place, offset = divmod(end, self.prefix_tokens)
         if offset == 0:

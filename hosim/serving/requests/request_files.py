@@ -1,5 +1,5 @@
 """Requests from files as people have them: JSON lines of servers and traces, CSV of Azure and
-BurstGPT.
+BurstGPT, the texts of ShareGPT.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ _SESSION, _ELAPSED = "Session ID", "Elapsed time"
 """Columns of BurstGPT's second release: what a conversation is named by, and the seconds from a
 request to the end of its answer.
 """
+_CHARACTERS, _APART_NS = 4, 10**9
+"""Of ShareGPT's texts, which have neither: characters of a token (OpenAI's rule of thumb for
+English), and the time between the first turns of two conversations.
+"""
+_USERS = frozenset({"human", "user"})
 _SAID_PART = 16
 """Tokens that an id of a session's prefix stands for, as in its layout."""
 
@@ -64,12 +69,13 @@ _COLUMNS = (
 @dataclass(frozen=True)
 class RequestRows:
     """The requests of a file by arrival, and where each stands among its ``count`` rows, counted
-    from 0.
+    from 0. ``assumed`` is what the file does not say, in one line.
     """
 
     requests: tuple[Request, ...]
     places: tuple[int, ...]
     count: int
+    assumed: str = ""
 
     @property
     def unanswered(self) -> int:
@@ -88,7 +94,8 @@ def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
     ``GeneratedTokens``) or BurstGPT's traces, whose sessions are conversations. Each request may
     have a ``priority``. A line may be the next turn of a conversation: ``follows`` is the number of
     the line of the turn before it, from 0, and its arrival is counted from that one's last token.
-    Requests that got no answer are left out. Raises :class:`InputError` with the line.
+    ShareGPT's JSON, a list of ``conversations``, has no times and, but for a message with ``tokens``,
+    no lengths: see ``assumed`` of :class:`RequestRows`. Requests that got no answer are left out. Raises :class:`InputError` with the line.
     """
     return read_request_rows(path).requests
 
@@ -97,7 +104,11 @@ def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
     """Like :func:`read_requests`, and the rows in which the requests stand."""
     source = os.fspath(path)
     text = decode(read_bytes(source), source)
-    found = _lines(text, source) if text.lstrip().startswith("{") else _columns(text, source)
+    begin, assumed = text.lstrip()[:1], ""
+    if begin == "[":
+        found, assumed = _conversations(text, source)
+    else:
+        found = _lines(text, source) if begin == "{" else _columns(text, source)
     answered = [
         (place, request)
         for place, request in enumerate(found)
@@ -118,7 +129,7 @@ def read_request_rows(path: str | os.PathLike[str]) -> RequestRows:
         else replace(request, follows=numbers[_turn_before(found, request.follows, place, source)])
         for place, request in answered
     ]
-    return RequestRows(tuple(moved), tuple(place for place, _ in answered), len(found))
+    return RequestRows(tuple(moved), tuple(place for place, _ in answered), len(found), assumed)
 
 
 def _turn_before(found: Sequence[Request], follows: int, place: int, source: str) -> int:
@@ -178,7 +189,7 @@ def _columns(text: str, source: str) -> list[Request]:
 def _in_sessions(
     rows: Sequence[Mapping[str, str]], found: Sequence[Request], source: str
 ) -> list[Request]:
-    """The requests of BurstGPT's sessions as turns: each follows the one before it that got an
+    """The requests of sessions as turns: each follows the one before it that got an
     answer, after the time that passed from that answer on. A prompt that is at least as long as all
     that was said begins with it.
     """
@@ -217,6 +228,57 @@ def _in_sessions(
         thought = max(0, round(request.arrival_ns - ended_ns))
         turns.append(replace(request, prefix=prefix, follows=before, arrival_ns=thought))
     return turns
+
+
+def _conversations(text: str, source: str) -> tuple[list[Request], str]:
+    """The requests of ShareGPT's conversations, and what is assumed of them: each text of another
+    than the user is an answer to all that was said before it.
+    """
+    try:
+        listed = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"expected a list of conversations as JSON: {error}", source=source
+        ) from None
+    rows: list[Mapping[str, str]] = []
+    found: list[Request] = []
+    budget, counted = Budget("records"), False
+    for number, one in enumerate(listed):
+        said = 0
+        messages = one.get("conversations") if isinstance(one, Mapping) else None
+        if not isinstance(messages, list):
+            raise InputError("expected a list, 'conversations'", source=source, where=f"{number}")
+        for place, message in enumerate(messages):
+            where = f"{number}.conversations.{place}"
+            budget.draw(source=source, where=where)
+            tokens, known = _tokens(message, source, where)
+            counted = counted or not known
+            if message["from"] not in _USERS and said:
+                found.append(Request(number * _APART_NS, said, tokens))
+                rows.append({_SESSION: str(number), _ELAPSED: "0"})
+            said += tokens
+    line = "conversations begin a second apart, and a turn follows the answer before it at once"
+    if counted:
+        line += f"; a token is {_CHARACTERS} characters of text"
+    return _in_sessions(rows, found, source), f"{line}: the file says neither"
+
+
+def _tokens(message: Any, source: str, where: str) -> tuple[int, bool]:
+    """The tokens of a message, and whether it says how many."""
+    if not isinstance(message, Mapping) or not all(
+        [isinstance(message.get(key), str) for key in ("from", "value")]
+    ):
+        raise InputError("expected the texts 'from' and 'value'", source=source, where=where)
+    if "tokens" not in message:
+        return -(-len(message["value"]) // _CHARACTERS), False
+    tokens = message["tokens"]
+    if type(tokens) is not int or not 0 <= tokens < _MOST:
+        raise InputError(
+            f"expected a whole number of at least 0, got {str(tokens)[:40]!r}",
+            source=source,
+            where=f"{where}.tokens",
+        )
+    return tokens, True
 
 
 def _request(

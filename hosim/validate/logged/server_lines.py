@@ -1,9 +1,10 @@
 """The iterations of a server by what it says: vLLM's lines of statistics, SGLang's lines of decoded
-batches, and a page of vLLM's metrics (OpenMetrics).
+batches, and a page of metrics of either (OpenMetrics).
 
 A line of vLLM counts if no prompt was computed and about as many requests ran as at the line before,
 one of SGLang if no prompt was computed since the one before. A page has sums over the life of a
-server, which give means.
+server, which give means. One of SGLang counts no iterations: the sequences that ran when it was
+written stand for those of its whole life.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _SGLANG = tuple(
         r"gen throughput \(token/s\): NUMBER",
     )
 )
-_SAMPLE = re.compile(r"(vllm:\w+)(?:\{[^}]*\})?\s+(\d[\d.]*(?:e[+-]?\d+)?)(?:\s|$)", re.IGNORECASE)
+_SAMPLE = re.compile(
+    r"((?:vllm|sglang):\w+)(?:\{[^}]*\})?\s+(\d[\d.]*(?:e[+-]?\d+)?)(?:\s|$)", re.IGNORECASE
+)
 _STEADY = 0.1
 """The share by which the number of running requests differs at most between two lines of the same
 batch.
@@ -136,29 +139,63 @@ def _together(steps: Iterable[ServedStep]) -> Iterable[ServedStep]:
         )
 
 
-def _page(lines: Iterable[str]) -> Mapping[str, float]:
-    """The samples of a page by name, added up over their labels."""
-    found: dict[str, float] = {}
+_Page = Mapping[str, Sequence[float]]
+"""The samples of each name, over all labels."""
+
+
+def _page(lines: Iterable[str]) -> _Page:
+    found: dict[str, list[float]] = {}
     for match in filter(None, map(_SAMPLE.match, lines)):
         value = float(match[2]) if match[2].count(".") < 2 else 0.0
         if isfinite(value):
-            found[match[1]] = found.get(match[1], 0.0) + min(_MOST, value)
+            found.setdefault(match[1].lower(), []).append(min(_MOST, value))
     return found
 
 
-def _of_page(page: Mapping[str, float]) -> ServerFigures:
+def _mean(page: _Page, *names: str) -> float:
+    """The mean of the first histogram that has something in it."""
+    for name in names:
+        count = sum(page.get(f"{name}_count", ()))
+        if count:
+            return sum(page.get(f"{name}_sum", ())) / count
+    return 0.0
+
+
+def _of_page(page: _Page) -> ServerFigures:
+    if any([name.startswith("vllm:") for name in page]):
+        return _of_page_of_vllm(page)
+    each_s = _mean(
+        page, "sglang:inter_token_latency_seconds", "sglang:time_per_output_token_seconds"
+    )
+    sequences = fmean(page.get("sglang:num_running_reqs", (0.0,)))
+    requests, prompts, answers = (
+        sum(page.get(f"sglang:{name}_total", ()))
+        for name in ("num_requests", "prompt_tokens", "generation_tokens")
+    )
+    computed = prompts - sum(page.get("sglang:cached_tokens_total", ()))
+    if not (each_s and sequences and requests and computed > 0 and answers):
+        return ServerFigures(
+            lacks="a page of SGLang's metrics needs samples of inter_token_latency_seconds, "
+            "num_running_reqs, num_requests_total, prompt_tokens_total and "
+            "generation_tokens_total, and requests that run while it is written"
+        )
+    prompt, answer = prompts / requests, answers / requests
+    begun = sequences / max(1.0, answer)  # each sequence is in as many iterations as it has tokens
+    return ServerFigures(
+        (ServedStep(sequences, prompt + answer / 2, each_s, begun, computed / requests),)
+    )
+
+
+def _of_page_of_vllm(page: _Page) -> ServerFigures:
     def mean(*names: str) -> float:
-        """The mean of the first histogram that has something in it."""
-        for name in names:
-            count = page.get(f"vllm:{name}_count", 0.0)
-            if count:
-                return page.get(f"vllm:{name}_sum", 0.0) / count
-        return 0.0
+        return _mean(page, *[f"vllm:{name}" for name in names])
 
     each_s = mean("inter_token_latency_seconds", "time_per_output_token_seconds")
-    iterations = page.get("vllm:iteration_tokens_total_count", 0.0)
+    iterations, decoded = (
+        sum(page.get(f"vllm:{name}", ()))
+        for name in ("iteration_tokens_total_count", "generation_tokens_total")
+    )
     prompt, answer = mean("request_prompt_tokens"), mean("request_generation_tokens")
-    decoded = page.get("vllm:generation_tokens_total", 0.0)
     if not (each_s and iterations and prompt and decoded):
         return ServerFigures(
             lacks="a page of vLLM's metrics needs samples of inter_token_latency_seconds, "
