@@ -41,7 +41,7 @@ Replayed = Callable[[Plan, Hardware, int], Result]
 """Replays a plan within a number of bytes of the device tier; infeasible if it needs more."""
 
 
-_OPTIONS = (
+OFFLOADING = (
     Option(
         "loss",
         takes="Any",
@@ -92,9 +92,10 @@ _OPTIONS = (
     ),
     Option("name", about="What results call the workload; by default the class of the model."),
 )
+"""The options of :func:`offload`, which a training loop under a plan takes, too."""
 
 
-@keywords(*_OPTIONS)
+@keywords(*OFFLOADING)
 def offload(
     model: Any,
     example_inputs: Any,
