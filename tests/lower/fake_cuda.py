@@ -483,7 +483,17 @@ class Launched(TorchDispatchMode):
                 *(one for one in made if one.untyped_storage()._cdata not in given),
             ):  # an op may return what it is given
                 self.touch(value, place, True)
+            if func is torch.ops.aten.copy_.default and not named.get("non_blocking"):
+                self.wait_for_copy(*read, *written)
         return result
+
+    def wait_for_copy(self, *ends):
+        """Between the device and the host's memory, the host waits for a copy that is not beside
+        ops.
+        """
+        if len({self.on_host(value) for value in ends}) == 2:
+            self.cuda.now_ns = max(self.cuda.now_ns, self.cuda.current.free_ns)
+            _learn(self.cuda.known, self.cuda.current.clock)
 
     def by_the_host(self, func, args, kwargs, named, read, written):
         """What is done with memory that is not pinned: copies to and from the device, for which the

@@ -246,13 +246,10 @@ OTHERS = {
 """Module, maker, its arguments and inputs of each."""
 
 NAMES = (*TRANSFORMERS, *OTHERS)
-KNOWN = {
-    ("granite", True): ("EAGER",), ("nemotron", True): ("EAGER",),
-    ("patchtst", False): ("PEAK",), ("siglip", False): ("PEAK", "same"),
-}  # fmt: skip
-"""What is not as it should be. Eager's peak is 2 to 3 % too high, as fakes make a mask that the
-real run does without. Under a dispatch mode, as the tracker is one, ``linear`` of a tensor that is
-not contiguous adds its bias out of place (patchtst). Siglip at 50 % holds 1 % more than predicted.
+KNOWN = {("patchtst", False): ("PEAK",)}
+"""What is not as it should be. Under a dispatch mode, as the tracker of bytes is one, ``linear`` of
+a tensor that is not contiguous adds its bias out of place; torch's profiler, which is none, finds
+the predicted peak there.
 """
 
 

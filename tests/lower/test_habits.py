@@ -15,6 +15,7 @@ import habits_of_models  # noqa: E402, F401
 import habits_of_programs  # noqa: E402, F401
 import habits_of_state  # noqa: E402, F401
 import habits_of_steps  # noqa: E402, F401
+import habits_of_turns  # noqa: E402, F401
 from habits import HABITS, Eager, offloaded, plain  # noqa: E402
 
 from hosim.errors import InputError  # noqa: E402
@@ -36,7 +37,9 @@ QUICK = (
     *("mode_saved_tensors_halved", "inputs_a_list", "inputs_expanded"),
     *("optimizer_with_an_attribute", "optimizer_that_decays", "an_optimizer_with_slow_weights"),
     *("a_view_of_a_mapping", "a_descriptor", "an_array_of_numbers", "a_generator_forked_within"),
-    *("a_hook_of_several_gradients", "a_traced_part"),
+    *("a_hook_of_several_gradients", "a_traced_part", "a_base_class_replaced"),
+    *("the_code_of_a_function_replaced", "a_default_argument_replaced"),
+    *("no_gradients_around_a_step", "results_are_kept_over_steps"),
 )
 """One habit of each kind; the others are long."""
 

@@ -130,6 +130,25 @@ def test_a_copy_beside_its_home_leaves_the_device(cuda):
     assert all(map(torch.equal, found[1], wanted[1]))
 
 
+def test_what_another_plan_has_written_is_taken_over_on_any_stream(cuda):
+    """The first plan has the state on the device, where its last op writes it; the second one has
+    it on the host, and takes it over under a stream that the first one's run knows nothing of.
+    """
+    model, device = Writes(), CudaDevice(MACHINE, index=0)
+    (x,) = (one.placeholder for one in PROGRAM.givens if not one.own)
+    below = moved(first=[("state", PREFETCH, "ddr", "hbm")], last=[("state", STORE, "hbm", "ddr")])
+    plans_of = Plan(PROGRAM.graph, "resident"), below
+    before, after = (Executor(lowered(PROGRAM, plan), MACHINE, device) for plan in plans_of)
+    with Launched(cuda), after:
+        before.place(values_of(model))
+        results = [before.run({x: X})[0]]
+        with cuda.stream(cuda.Stream(0)):
+            after.take_over(before)
+        results.append(after.run({x: X})[0])
+        results = [one.clone() for one in results]
+    assert all(map(torch.equal, results, eagerly()[0]))
+
+
 @given(st.lists(st.tuples(st.integers(1, 900), st.integers(0, 9)), max_size=30))
 def test_blocks_of_host_memory_never_overlap(asked):
     """Each is filled with its own number, and has it as long as it is held."""

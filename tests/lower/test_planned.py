@@ -179,3 +179,17 @@ def test_prefetches_are_late_only_where_the_plan_does_not_fit(
     plan, result = planned(builder.build(), MACHINE, budget, "scripted")
     assert [cache_op.after for cache_op in plan.cache_ops] == places
     assert result.makespan_ns == (140 if budget == 80 else 180)
+
+
+def test_results_that_a_plan_leaves_below_are_brought_back() -> None:
+    """x leaves while g makes y, as the budget holds one of them beside z; a call returns both."""
+    builder = GraphBuilder("results")
+    for name, kind in (("x", "output"), ("z", "activation"), ("y", "output")):
+        builder.tensor(name, 40, kind)
+    builder.op("f", "m", outputs=["x"], duration_ns=50)
+    builder.op("g", "m", outputs=["z"], duration_ns=500)
+    builder.op("h", "m", inputs=["z"], outputs=["y"], duration_ns=500)
+    plan, result = planned(builder.build(), MACHINE, 100, "hyperoffload", {"effort": 0.0})
+    assert [(c.op, c.after) for c in plan.cache_ops][-1] == (PREFETCH, 2)
+    assert result.allocator is not None
+    assert result.allocator.peak_allocated_bytes == 80

@@ -226,7 +226,7 @@ CHANGES = {
 def test_changes_after_the_capture_are_refused(is_training):
     for change, message in CHANGES.values():
         model = Toy(scales, p=0.1, scale=torch.ones(16) / 3, note=None)
-        with offloaded(model, is_training) as run, torch.no_grad():
+        with offloaded(model, is_training) as run, torch.set_grad_enabled(is_training):
             run(x=X)
             model.note, model.first.seen = "nothing that the capture knew", 3
             run(x=X)
@@ -243,7 +243,7 @@ def test_changes_after_the_capture_are_refused(is_training):
 @pytest.mark.parametrize("is_training", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_hook_of_the_compiled_model_after_it_was_offloaded(is_training):
     compiled = torch.compile(Toy())
-    with offloaded(compiled, is_training) as run, torch.no_grad():
+    with offloaded(compiled, is_training) as run, torch.set_grad_enabled(is_training):
         run(x=X)
         compiled.register_forward_hook(lambda module, inputs, result: result * 2)
         with pytest.raises(

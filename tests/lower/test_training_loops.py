@@ -148,3 +148,13 @@ def test_what_a_loop_must_not_do():
     before = [p.detach().clone() for p in model.parameters()]
     assert torch.isfinite(model(**batch).loss)
     assert same(before, list(model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [({"polcy": "layerwise"}, "unknown option 'polcy'; did you mean 'policy'"),
+     ({"check_every": 0}, "check_every: expected a whole number of at least 1")],
+)  # fmt: skip
+def test_options_are_checked_before_the_first_batch(options, match):
+    with pytest.raises(InputError, match=match):
+        hosim.offload_callback(hardware=MACHINE, **options)

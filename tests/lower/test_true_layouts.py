@@ -94,3 +94,30 @@ def test_a_step_whose_gradient_lies_otherwise_is_eagers():
         parameters={},
     ) as step:
         assert [step(given=x) for _ in range(3)] == losses
+
+
+class Flattened(torch.nn.Module):
+    """The gradient of the norm lies transposed, and that of its input does not, so that the
+    product before it takes a view.
+    """
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = torch.nn.Linear(16, 16), torch.nn.LayerNorm(16)
+
+    def forward(self, x):
+        h = self.norm(self.first(x.flatten(0, 1)).view(x.shape))
+        return h.transpose(1, 2).contiguous().square().mean()
+
+
+def test_a_program_is_read_on_the_layouts_that_it_was_traced_on():
+    x, models = torch.linspace(-1, 1, 4 * 12 * 16).reshape(4, 12, 16), (Flattened(), Flattened())
+    optimizers = [torch.optim.AdamW(model.parameters(), fused=True) for model in models]
+    models[0](x).backward()
+    optimizers[0].step()
+    options = {"hardware": "h100-80gb-sxm", "policy": "layerwise"}
+    with hosim.offload(models[1], {"x": x}, optimizer=optimizers[1], **options) as step:
+        step(x=x)
+    for ours, theirs in zip(models[1].parameters(), models[0].parameters(), strict=True):
+        assert torch.equal(ours, theirs)

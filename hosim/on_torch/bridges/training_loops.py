@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import require_torch
+from hosim.io.options import keywords
+from hosim.on_torch.lower import OFFLOADING
 
 if TYPE_CHECKING:
     from hosim.on_torch.bridges.offloading_loop import OffloadingLoop
 
 
+@keywords(*OFFLOADING)
 def offload_callback(
     *,
     hardware: Hardware | str | os.PathLike[str],
@@ -36,8 +39,6 @@ def offload_callback(
         As :func:`hosim.offload` takes it.
     budget
         As :func:`hosim.offload` takes it; a share is of the peak of a whole step.
-    **options
-        Further keywords of :func:`hosim.offload`, except ``optimizer``.
 
     Returns
     -------
@@ -47,8 +48,9 @@ def offload_callback(
     Raises
     ------
     InputError
-        If torch is not installed. What the loop calls raises what :func:`hosim.offload` raises, and
-        :class:`InputError` for a loop that scales the loss in a way that it did not say.
+        If torch is not installed, and for an option that :func:`hosim.offload` does not take. What
+        the loop calls raises what :func:`hosim.offload` raises, and :class:`InputError` for a loop
+        that scales the loss in a way that it did not say.
 
     References
     ----------

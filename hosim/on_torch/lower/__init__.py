@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from hosim.on_torch.lower.nodes import is_cache_node, number_of
     from hosim.on_torch.lower.offloaded_step import OffloadedStep, training
     from hosim.on_torch.lower.offloading import (
+        OFFLOADING,
         Replayed,
         machine_of,
         offload,
@@ -37,7 +38,7 @@ else:
             "insert": "Barrier barriers insert",
             "nodes": "is_cache_node number_of",
             "offloaded_step": "OffloadedStep training",
-            "offloading": "Replayed machine_of offload planned rule_of within_reserved",
+            "offloading": "OFFLOADING Replayed machine_of offload planned rule_of within_reserved",
             "order": "order_of",
             "replicas": "Replicas STREAM",
             "run": "Executor",
@@ -50,8 +51,9 @@ else:
     )
 
 __all__ = [
-    "STREAM", "Barrier", "Executor", "Guard", "OffloadedStep", "Replayed", "Replicas", "Shards",
-    "StepValues", "TorchProgram", "TrueLayouts", "barriers", "capture", "capture_training",
-    "exported_with", "inference", "insert", "is_cache_node", "machine_of", "number_of", "offload",
-    "order_of", "planned", "read", "require_free", "rule_of", "training", "within_reserved",
+    "OFFLOADING", "STREAM", "Barrier", "Executor", "Guard", "OffloadedStep", "Replayed", "Replicas",
+    "Shards", "StepValues", "TorchProgram", "TrueLayouts", "barriers", "capture",
+    "capture_training", "exported_with", "inference", "insert", "is_cache_node", "machine_of",
+    "number_of", "offload", "order_of", "planned", "read", "require_free", "rule_of", "training",
+    "within_reserved",
 ]  # fmt: skip

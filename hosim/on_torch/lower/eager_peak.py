@@ -3,6 +3,9 @@
 A traced program knows when an op last reads a tensor. Eager code holds more: autograd keeps what it
 saves until backward has passed, and a local variable what it names until its function ends. So the
 step runs once more, eagerly and on fake tensors, and the storages that are alive are counted.
+
+Eager code may look at integers that it has made itself, such as positions, and leave out a mask if
+they are in order. So small tensors of whole numbers that depend on no fake are real.
 """
 
 from __future__ import annotations
@@ -13,11 +16,15 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 _UNSIZED = (torch.ops.aten.mkldnn_rnn_layer.default,)
 """Ops that make a buffer whose size torch does not know beforehand."""
+_LOOKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""What ops have that look at what a tensor contains."""
+_REAL_BYTES = 1 << 20
+"""Larger tensors are never real."""
 
 
 class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for the type checker
@@ -35,7 +42,7 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
     def see(self, value: Any) -> None:
         """Count the storages of the tensors in a value, each once."""
         for tensor in tree_leaves(value):
-            if isinstance(tensor, FakeTensor) and tensor.layout == torch.strided:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided:
                 storage = tensor.untyped_storage()
                 address, size = storage._cdata, storage.nbytes()
                 if address not in self._alive:
@@ -51,10 +58,36 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
         return gone
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
         self.is_known &= func not in _UNSIZED
+        may_be_real = _needs_no_fake(func, (args, kwargs))
+        result = None
+        if not (may_be_real and _LOOKS.intersection(func.tags)):
+            result = func(*args, **(kwargs or {}))
+            may_be_real = may_be_real and all(map(_is_of_numbers, tree_leaves(result)))
+        if may_be_real:
+            with _disable_current_modes():
+                result = func(*args, **(kwargs or {}))
         self.see(result)
         return result
+
+
+def _needs_no_fake(func: Any, given: Any) -> bool:
+    """Return whether an op draws and writes nothing, and is given no fake."""
+    return not (
+        func._schema.is_mutable
+        or torch.Tag.nondeterministic_seeded in func.tags
+        or any(isinstance(one, FakeTensor) for one in tree_leaves(given))
+    )
+
+
+def _is_of_numbers(made: Any) -> bool:
+    """Return whether a fake result is a small tensor of whole numbers on the CPU."""
+    return (
+        isinstance(made, FakeTensor)
+        and made.device.type == "cpu"
+        and not (made.is_floating_point() or made.is_complex())
+        and made.untyped_storage().nbytes() <= _REAL_BYTES
+    )
 
 
 def eager_peak_bytes(held: Iterable[Any], run: Callable[[], object]) -> int | None:

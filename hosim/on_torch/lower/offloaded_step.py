@@ -17,7 +17,7 @@ from torch.optim import optimizer as optimizers
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.on_torch.lower.callable import Captured, OffloadedModel
+from hosim.on_torch.lower.callable import Captured, OffloadedModel, Sized
 from hosim.on_torch.lower.compiled import CompiledModel
 from hosim.on_torch.lower.devices import fake_on
 from hosim.on_torch.lower.parameter_hooks import hooks_after
@@ -182,6 +182,14 @@ class OffloadedStep(OffloadedModel):
             self._step.exchanges.ended()
         assert isinstance(loss, torch.Tensor)
         return loss
+
+    def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sized:
+        if not torch.is_grad_enabled():
+            raise InputError(
+                "gradients are off here (torch.no_grad or inference_mode), so that a step would "
+                "have no backward; call the offloaded step outside of it"
+            )
+        return super()._for(args, kwargs)
 
     def _require_as_captured(self) -> None:
         super()._require_as_captured()

@@ -16,7 +16,7 @@ from hosim import policies
 from hosim.analysis.costmodel import machine_under
 from hosim.analysis.verifying import verify
 from hosim.api import in_cell
-from hosim.cache_plan import Plan
+from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.edits import is_repeatable
 from hosim.engine import read_budget, replay
 from hosim.errors import InfeasibleError, InputError, illegal_plan
@@ -41,7 +41,7 @@ Replayed = Callable[[Plan, Hardware, int], Result]
 """Replays a plan within a number of bytes of the device tier; infeasible if it needs more."""
 
 
-_OPTIONS = (
+OFFLOADING = (
     Option(
         "loss",
         takes="Any",
@@ -92,9 +92,10 @@ _OPTIONS = (
     ),
     Option("name", about="What results call the workload; by default the class of the model."),
 )
+"""The options of :func:`offload`, which a training loop under a plan takes, too."""
 
 
-@keywords(*_OPTIONS)
+@keywords(*OFFLOADING)
 def offload(
     model: Any,
     example_inputs: Any,
@@ -368,6 +369,7 @@ def _planned(
                     f"policy {policy} decides during the run; expected one that plans beforehand",
                     source="policy",
                 )
+            plan = _returning(plan, hardware.device_tier)
             result = check(plan, hardware, budget_bytes)
             timeline = (
                 None
@@ -387,6 +389,26 @@ def _planned(
         f"no plan of policy {policy} stays within {human_size(budget_bytes)} in program order: "
         f"{failure}"
     )
+
+
+def _returning(plan: Plan, device_tier: str) -> Plan:
+    """The plan, with what it makes and leaves in tiers below brought back after the last op: a call
+    returns its results on the device.
+    """
+    last, held = len(plan.graph.ops) - 1, plan.residency(device_tier)
+    where: dict[int, dict[str, None]] = {}
+    for cache_op in plan.cache_ops:
+        tiers = where.setdefault(cache_op.tensor, {device_tier: None})
+        if cache_op.destination is not None:
+            tiers[cache_op.destination] = None
+        if cache_op.op == DETACH:
+            tiers.pop(cache_op.source, None)
+    back = tuple(
+        CacheOp(PREFETCH, t, next(iter(tiers)), device_tier, last)
+        for t, tiers in sorted(where.items())
+        if t not in held and plan.graph.survives[t] and tiers and device_tier not in tiers
+    )
+    return replace(plan, cache_ops=(*plan.cache_ops, *back)) if back else plan
 
 
 def _checked(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:

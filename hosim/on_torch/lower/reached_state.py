@@ -57,6 +57,8 @@ INSTALLED = tuple(
 _NOT_WALKED = ("torch", "numpy", "builtins", "hosim")
 _CALLED = ("forward", "backward", "setup_context")
 """Methods that are called under no name of the user's, as are those with two underscores."""
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")
+"""Of what a function consists that may be replaced in it."""
 _MAKES = ("__new__", "__init__")
 """Methods that a call of a class calls."""
 _OF_CLASSES = frozenset((*vars(type), *vars(object), "__annotations__", "__weakref__")) - {
@@ -125,12 +127,12 @@ class _Contents:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Namespace:
-    """An object of a class, and the attributes that it had."""
+    """An object, its class with those that this inherits from, and the attributes that it had."""
 
     place: str
     key: str
     owner: Any
-    kind: type
+    kinds: tuple[type, ...]
     before: frozenset[str]
 
 
@@ -179,7 +181,7 @@ class Reached:
             if (one.reads or by_forward) and other_contents(one.box, one.before, by_forward):
                 return one.place, one.key
         for space in () if by_forward else self._namespaces:
-            if type(space.owner) is not space.kind:
+            if type(space.owner).__mro__ != space.kinds:
                 return space.place, f"{space.key}.__class__" if space.key else "__class__"
             if not vars(space.owner).keys() <= space.before:
                 added = {
@@ -403,7 +405,9 @@ class Reached:
             self._visit(f"{place}.{name}", "", part, reads)
 
     def _namespace(self, place: str, key: str, owner: Any) -> None:
-        self._namespaces.append(_Namespace(place, key, owner, type(owner), frozenset(vars(owner))))
+        self._namespaces.append(
+            _Namespace(place, key, owner, type(owner).__mro__, frozenset(vars(owner)))
+        )
 
     def _attributes(
         self, place: str, key: str, named: dict[str, Any], reads: bool, only: Collection[str]
@@ -433,9 +437,9 @@ class Reached:
                     self._slot(place, f"{key}.{name}" if key else name, base, name, value, True)
 
     def _function(self, place: str, function: types.FunctionType) -> None:
-        if id(function.__code__) in self._seen and not function.__closure__:
+        if ("function", function) in self._seen:
             return
-        self._seen[id(function.__code__)] = function.__code__, True
+        self._seen["function", function] = function, True
         names = set(_named(function.__code__))
         self._names |= names
         place = place if place in self._outside else f"the code of {place}"
@@ -452,9 +456,11 @@ class Reached:
                 self._slot(place, name, function.__globals__, name, value, True)
         for name in sorted(names.intersection(sys.modules).difference(function.__globals__)):
             self._visit(place, name, sys.modules[name], True)
-        for value in (function.__defaults__ or (), function.__kwdefaults__ or {}, vars(function)):
-            for key, one in value.items() if isinstance(value, dict) else enumerate(value):
-                self._visit(place, f"{function.__name__}'s default {key}", one, True)
+        for name in _OF_FUNCTIONS:
+            key = f"{function.__name__}'s {name}"
+            self._slot(place, key, function, name, getattr(function, name), True)
+        for key, one in vars(function).items():
+            self._visit(place, f"{function.__name__}'s {key}", one, True)
 
 
 def _is_called(name: Any) -> bool:

@@ -24,6 +24,7 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.io.importers import torch_programs
 from hosim.io.importers.torch_programs import PlaceholderInput, plan_of, workload_of
+from hosim.on_torch.lower.true_layouts import TrueLayouts
 
 OWN_GENERATOR = (
     "the model draws from a generator of its own, which a captured program cannot; "
@@ -83,7 +84,7 @@ def read(
     givens = [
         replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)
     ]  # passes may rename them
-    run = torch_programs.run_module(module, givens)
+    run = torch_programs.run_module(module, givens, TrueLayouts())
     kinds = {run.places[node]: "gradient" for node in gradients}
     graph, positions = workload_of(run, name, meta or {}, kinds)
     # a storage that no op touches and that does not exist from the start holds nothing

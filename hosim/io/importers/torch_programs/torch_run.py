@@ -138,13 +138,15 @@ class RunnableProgram:
 
     ``updates``: for each output, the placeholder that it updates and the name of the copy that does
     so; ``None`` for a result. Without ``kernels``, an op that cannot run on fake tensors is an
-    error; with them, torch may run it on zeros.
+    error; with them, torch may run it on zeros. ``mode`` makes the fake tensors, by default torch's
+    own.
     """
 
     module: torch.nn.Module
     taken: Sequence[PlaceholderInput]
     updates: Sequence[tuple[str, str] | None]
     kernels: bool = True
+    mode: FakeTensorMode | None = None
 
 
 def run(program: ExportedProgram | RunnableProgram) -> ProgramRun:
@@ -161,18 +163,24 @@ def run(program: ExportedProgram | RunnableProgram) -> ProgramRun:
     return _run(RunnableProgram(program.graph_module, given(program), updates))
 
 
-def run_module(module: torch.fx.GraphModule, taken: Sequence[PlaceholderInput]) -> ProgramRun:
-    """Run a graph that returns its results and nothing else. Raises :class:`InputError` as
-    :func:`run` does.
+def run_module(
+    module: torch.fx.GraphModule,
+    taken: Sequence[PlaceholderInput],
+    mode: FakeTensorMode | None = None,
+) -> ProgramRun:
+    """Run a graph that returns its results and nothing else, on the fake tensors of ``mode``, which
+    are those of its trace. Raises :class:`InputError` as :func:`run` does.
     """
     returned = module.graph.output_node().args[0]
     count = len(returned) if isinstance(returned, (list, tuple)) else 1
-    return _run(RunnableProgram(module, taken, [None] * count))
+    return _run(RunnableProgram(module, taken, [None] * count, mode=mode))
 
 
 def _run(program: RunnableProgram) -> ProgramRun:
     recorder = KernelRecorder()
-    mode = FakeTensorMode(allow_non_fake_inputs=True, allow_fallback_kernels=program.kernels)
+    mode = program.mode or FakeTensorMode(
+        allow_non_fake_inputs=True, allow_fallback_kernels=program.kernels
+    )
     with torch.no_grad(), quiet(), mode:
         values, held = _placeholders(program.taken, recorder)
         recorder.watched = frozenset(one.storage for one in held)
