@@ -83,18 +83,8 @@ class AllocatorStats:
     @property
     def fragmentation(self) -> float:
         """(reserved - allocated) / reserved, now; 0 with nothing reserved."""
-        return _fraction(self.reserved_bytes - self.allocated_bytes, self.reserved_bytes)
-
-    @property
-    def fragmentation_at_peak(self) -> float:
-        """(reserved - allocated) / reserved at the peak of allocated bytes."""
-        return _fraction(
-            self.reserved_at_peak_bytes - self.peak_allocated_bytes, self.reserved_at_peak_bytes
-        )
-
-
-def _fraction(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+        unused = self.reserved_bytes - self.allocated_bytes
+        return unused / self.reserved_bytes if self.reserved_bytes else 0.0
 
 
 class Driver:
