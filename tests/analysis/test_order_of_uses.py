@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import graphs
 
 from hosim.analysis import canonical, canonical_places
-from hosim.graph import Graph
+from hosim.graph import Graph, Op
 
 
 def shuffled(graph: Graph, seed: int) -> Graph:
@@ -78,3 +78,8 @@ def test_tensors_come_in_the_order_of_their_uses_however_they_are_listed(
             assert {listed.tensors[t].name for t in one} == {found.tensors[t].name for t in other}
         bare = replace(before, inputs=(), outputs=(), mutates=(), deps=tuple(sorted(before.deps)))
         assert bare == replace(after, inputs=(), outputs=(), mutates=())
+
+
+def test_ops_may_name_no_tensors_at_all() -> None:
+    ops = Op("a", "any"), Op("b", "any"), Op("c", "any", deps=(1, 0))
+    assert [op.deps for op in canonical(Graph("none", (), ops)).ops] == [(), (), (0, 1)]
