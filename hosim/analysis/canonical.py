@@ -14,14 +14,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import itemgetter
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from hosim.cache_plan import Plan
 from hosim.data.columns import Ops, Tensors
 from hosim.graph import Graph, Op
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 def canonical(graph: Graph) -> Graph:
@@ -40,13 +41,15 @@ def canonical(graph: Graph) -> Graph:
     >>> [tensor.name for tensor in canonical(b.build()).tensors]
     ['x', 'y']
     """
+    import numpy as np  # here, as it takes longer to import than listing policies takes
+
     tensors, ops = graph.tensors, graph.ops
     order = _order_of_uses(graph)
     named, (op, which) = np.asarray(ops.named, "q"), ops.naming()
     listed, most = op * np.int64(len(ops.lists)) + which, max(len(tensors), len(ops), 1)
     if (np.diff(order) > 0).all() and (np.diff(listed * most + named) > 0).all():
         return graph
-    moved = np.empty(len(tensors), "q")
+    moved = np.zeros(len(tensors) + 1, "q")  # one more, as there may be none
     moved[order] = np.arange(len(tensors))
     awaited = which == ops.lists.index("deps")
     moved = np.where(awaited, named, moved[np.where(awaited, 0, named)])
@@ -76,12 +79,16 @@ def canonical(graph: Graph) -> Graph:
 
 def _first(codes: npt.NDArray[Any]) -> list[tuple[int, int]]:
     """Each code with the first place that has it, by these places."""
+    import numpy as np
+
     found, places = np.unique(codes, return_index=True)
     return sorted(zip(found.tolist(), places.tolist(), strict=True), key=itemgetter(1))
 
 
 def _order_of_uses(graph: Graph) -> npt.NDArray[np.int64]:
     """The tensors by what uses them, and how: each with the first use first."""
+    import numpy as np
+
     tensors, ops, (op, which) = graph.tensors, graph.ops, graph.ops.naming()
     used = which != ops.lists.index("deps")
     users = np.asarray(ops.named)[used]

@@ -14,6 +14,7 @@ from toys import hill, machine, plateau, told, training
 from hosim.cache_plan import AT_START
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
+from hosim.hardware import Channel, Tier
 from hosim.planner.hyperoffload import Weights, select
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
@@ -289,3 +290,17 @@ def test_a_budget_of_everything_moves_nothing_that_need_not(graph: Graph, drawn)
     assert selection.short_bytes == 0
     assert set(selection.choices) <= set(problem.starts_below)
     assert all(list(choice.away) == [AT_START] for choice in selection.choices.values())
+
+
+@pytest.mark.parametrize("room", [10**6, 30])
+def test_a_tier_behind_another_takes_what_that_has_no_room_for(room: int) -> None:
+    # on the way to nvme a tensor takes ddr's channels, which look free to a sweep
+    near = machine("ddr", below=room)
+    ways = Channel("up_nvme", "nvme", "ddr", 10**9), Channel("down_nvme", "ddr", "nvme", 10**9)
+    tiers = (*near.tiers, Tier("nvme", 10**6, 10**9))
+    problem = analyse(
+        hill(8, duration=5), replace(near, tiers=tiers, channels=(*near.channels, *ways))
+    )
+    used = [choice.below for choice in select(problem, 30, Weights()).choices.values()]
+    assert used.count("ddr") == min(len(used), room // 10)
+    assert ("nvme" in used) == (room < 10 * len(used))

@@ -19,7 +19,7 @@ from hosim.planner.hyperoffload.choice_passes import (
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, SELECTION, SPREAD
 from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
-from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
+from hosim.planner.hyperoffload.search import OF_A_PASS, Arm, Found, PlannedGraph, Search
 from hosim.planner.hyperoffload.selection import select
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
 from hosim.planner.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
@@ -30,18 +30,18 @@ much more time for them.
 """
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
-_SPARE = (0, 1, 2, 4)
-"""Room beside what an even spread holds, in tensors of the usual size: what may be on its way."""
+_SPARE = (1, 0, 2, 4)
+"""Room beside what an even spread holds, in tensors of the usual size: what may be on its way.
+Without any a step often gets stuck.
+"""
 _HEATS = (0.6, 1.0, 1.0, 0.3)
 """Heats at which annealing begins, in mean op durations; what one misses another finds."""
 _DRAWN, _PART = 2, (0.4, 1.0)
 """Sweeps drawn at a time, of which the best is annealed; and between which parts of all gaps they
 take, and of transfer times.
 """
-_OF_A_JUDGEMENT, _OF_AN_OP, _OF_A_RETURN = 40, 20, 40
-"""The work of judging one gap in a sweep, of a sweep or a spread for each op, and of moving what a
-tensor does ahead.
-"""
+_OF_A_GAP = 40
+"""The work of judging one gap in a sweep, and of moving what a tensor does ahead."""
 
 
 def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
@@ -58,10 +58,8 @@ def _sweep(
     search: Search, planned: PlannedGraph, problem: Problem, budget_bytes: int, weights: Weights
 ) -> bool:
     before, selection = search.best, select(problem, budget_bytes, weights)
-    search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(
-        planned.problem.graph.ops
-    )
-    search.work.done += _OF_A_RETURN * len(selection.choices)
+    search.work.done += _OF_A_GAP * (selection.judged + len(selection.choices))
+    search.work.done += OF_A_PASS * len(planned.problem.graph.ops)
     search.note_full(selection.full)
     planned.selection = planned.selection or selection
     for choices in (
@@ -146,11 +144,15 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
         for tiers, spread in product(some, (in_time, hardly_late))
     ]
     for spread, written, tiers, spares in ways:
+        most = max(spares)
         for spare in spares:
+            if spare > most:
+                continue
             choices = spread(problem, budget, spare * usual, written, tiers)
-            if choices is None:
-                break  # with more room to spare there is none, either
-            search.work.done += _OF_AN_OP * len(problem.graph.ops) + _OF_A_RETURN * len(choices)
+            if choices is None:  # with more room to spare there is none, either
+                most = spare - 1
+                continue
+            search.work.done += OF_A_PASS * len(problem.graph.ops) + _OF_A_GAP * len(choices)
             found = advance(problem, choices, budget)
             search.offer(Found(planned.evaluate(found), planned, SPREAD))
             yield
@@ -199,7 +201,7 @@ def _drawn(search: Search, problem: Problem) -> Choices:
     selection = select(
         replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights
     )
-    search.work.done += _OF_A_JUDGEMENT * selection.judged + _OF_AN_OP * len(problem.graph.ops)
+    search.work.done += _OF_A_GAP * selection.judged + OF_A_PASS * len(problem.graph.ops)
     tiers = [tier.name for tier in problem.below if not has_hops(problem.hardware, tier)]
     elsewhere = rng.random() if len(tiers) > 1 and rng.random() < 0.5 else 0.0
     return {

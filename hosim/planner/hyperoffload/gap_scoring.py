@@ -28,7 +28,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     left_rates,
     timelines,
 )
-from hosim.planner.schedule.tiers_below import LowerTier, Placement, TierSpace
+from hosim.planner.schedule.tiers_below import LowerTier, Placement, TierSpace, has_hops
 
 _LONG = 2**30
 """Bytes whose transfer takes no longer than they need."""
@@ -155,6 +155,8 @@ class GapScoring:
             starts_below,
             weights.placement,
         )
+        self._behind = {b.name for b in problem.below if has_hops(problem.hardware, b)}
+        """The tiers behind others, whose channels the way to them takes."""
         fastest = [problem.below[0].up, problem.below[0].down] if problem.below else []
         self._per_byte = [
             alone_ns(hardware, channel.name, _LONG) / _LONG * weights.slow for channel in fastest
@@ -218,7 +220,9 @@ class GapScoring:
             ):
                 continue
             trip = self.round_trip(below, self.sizes[t])
-            if best is not None and best.score >= self._most(gap, i, trip):
+            if best is not None and (
+                below.name in self._behind or best.score >= self._most(gap, i, trip)
+            ):
                 continue
             scored: GapScore | None = None
             for leaves in self._departures(gap, i, below, trip, start):

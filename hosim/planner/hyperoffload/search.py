@@ -38,6 +38,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     WorkDone,
     analyse,
     with_gaps_between_neighbours,
+    work_of,
 )
 from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 
@@ -45,8 +46,6 @@ _OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 1_200_000, 3_400_000, 
 """The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph,
 and so much by the root of its ops.
 """
-_LEAST = 0.05
-"""Less effort than that changes nothing."""
 _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
 _FEW = 48
@@ -72,11 +71,9 @@ work. What gains less is taken if it is steadier.
 """
 _ALIKE = 5e-3
 """Plans are alike that take up to that part of the makespan longer than the best."""
-_WITHOUT_A_PLAN = 2
-"""As long as nothing fits, the search goes on for so many times the work of ``effort=1``."""
-_ANALYSED, _BOUNDED, _OF_SLACK = 20, 120, 50
-"""The work of looking at an op or a gap of a graph, for each op of a bound, and for each op and
-cache op of a plan's slack; all work is in units of :class:`WorkDone`.
+OF_A_PASS, _BOUNDED = 20, 120
+"""The work of a pass for each op or gap of a graph, and for each op of a bound; all work is in
+units of :class:`WorkDone`.
 """
 _POOL, _UNLIKE = 6, 10
 """Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that
@@ -96,7 +93,7 @@ class PlannedGraph:
 
     def __init__(self, problem: Problem, evaluate: Evaluator, edits: Edits | None = None) -> None:
         self.problem, self.evaluate, self.edits = problem, evaluate, edits
-        evaluate.work.done += _ANALYSED * (len(problem.graph.ops) + len(problem.gaps))
+        evaluate.work.done += OF_A_PASS * (len(problem.graph.ops) + len(problem.gaps))
         self.swept: list[Weights] = []
         """The weights of its sweeps."""
         self.spread = False
@@ -145,7 +142,7 @@ class Found:
         the makespan; all of it where nothing is copied.
         """
         evaluate, plan, cost = self.planned.evaluate, self.outcome.plan, self.outcome.cost
-        evaluate.work.done += _OF_SLACK * (len(plan.graph.ops) + len(plan.cache_ops))
+        evaluate.work.done += work_of(plan)
         if not cost.moved_bytes:
             return 1000
         copies = replayed_latitudes(plan, evaluate.problem.hardware, evaluate.budget_bytes).values()
@@ -513,7 +510,7 @@ class Search:
         first: list[_Arm] = [*[_Bringing(self, arm, self.plain) for arm in of_each], *last]
         others: list[_Arm] = [_Bringing(self, arm, self.plain, bound=False) for arm in arms]
         behind: list[_Arm] = [_Bringing(self, arm, self.plain) for arm in later]
-        asked, limit = [self.plain], int(max(ends.effort, _LEAST) * self.whole)
+        asked, limit = [self.plain], max(1, int(ends.effort * self.whole))
         while not self.done and not self._ends(ends, limit):
             planned = self.plain if self.best is None else self.best.planned
             if planned not in asked:
@@ -521,7 +518,8 @@ class Search:
                 first += [_Bringing(self, arm, planned) for arm in of_each]
                 behind += [_Bringing(self, arm, planned) for arm in later]
             if self.best is not None:  # a plan comes first
-                first, others = [*others, *first], []
+                first = [*first, *others] if self.nothing_fits else [*others, *first]
+                others = []
             arms_left, left = [*first, *self.pool, *behind], limit - self.work.done
             if not any([self._pays(arm, left) for arm in arms_left]):
                 break
@@ -583,7 +581,7 @@ class Search:
     def _pays(self, arm: _Arm, left: int) -> bool:
         """Return whether enough is to be expected of the rest of the work."""
         if self.best is None or self.nothing_fits:
-            return self.best is None or left + _WITHOUT_A_PLAN * self.whole > 0
+            return self.best is None or left + self.whole > 0
         return left > 0 and arm.promised_ns(left) < self.best.outcome.cost.makespan_ns * (
             1 - _SHARE
         )

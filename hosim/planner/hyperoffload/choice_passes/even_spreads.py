@@ -31,8 +31,8 @@ Spread = Callable[[Problem, int, int | None, bool, int], Choices | None]
 move, and the number of tiers below.
 """
 
-_STRETCHES, _LONGEST = 64, 64
-"""The step is taken to be longer by so many 64ths at most."""
+_STRETCHES = 64
+"""The step is taken to be longer by so many parts of it at most."""
 
 
 def evenly(
@@ -91,7 +91,7 @@ def hardly_late(
     one that is twice as long, too.
     """
     spread = _TimelySpread(problem, _excess(problem, budget_bytes, ahead_bytes), written, tiers)
-    short, enough = 0, _LONGEST
+    short, enough = 0, _STRETCHES
     found = spread.within(enough) if problem.below else None
     while found is not None and enough - short > 1:
         half = (short + enough) // 2

@@ -17,6 +17,7 @@ from statistics import mean
 
 from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import PREFETCH, Plan
+from hosim.data.draws import FEW_DRAWS
 from hosim.engine import later_draws, replay
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
@@ -30,8 +31,8 @@ from hosim.planner.hyperoffload.tensor_choices import (
 )
 from hosim.result import Result
 
-_OPS, _FEWEST, _MOST = 10_000, 2, 10
-"""Ops in all replays with jitter, and how many replays there are at least and at most."""
+_OPS = 10_000
+"""Ops in all replays with jitter but the first."""
 _SIGMAS = 0.05, 0.1
 """Relative standard deviations of op and transfer times: the defaults of ``hosim robustness``."""
 _SEEDS = 2**40
@@ -46,9 +47,9 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
 
     It is kept only where it takes the time of ``plan`` by ``judge``, on the whole machine, too. The
     plan says in how many draws of times it was tried, and how it did (``Plan.search``). O(ops) for
-    each replay; of graphs above 1,000 ops there are fewer.
+    each replay; of graphs above 500 ops there are fewer.
     """
-    runs = max(_FEWEST, min(_MOST, _OPS // max(1, len(plan.graph.ops))))
+    runs = min(FEW_DRAWS, 1 + _OPS // max(1, len(plan.graph.ops)))
     if plan.runtime is not None or not any([c.op == PREFETCH for c in plan.cache_ops]):
         return plan
     if plan.search is None or not plan.search.draws:

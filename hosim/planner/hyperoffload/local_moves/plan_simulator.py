@@ -213,8 +213,10 @@ ROOM, ORDER = -1, -2
 _LEAST_STRIDE, _SNAPSHOTS = 8, 64
 """Ops between two snapshots, at least; how many snapshots there are."""
 
-_OF_A_JUDGEMENT, _OF_A_CHANGE = 50, 100
-"""The work of a judgement beside its instants, and for each tensor that changes."""
+_OF_A_JUDGEMENT, _OF_A_CHANGE, _PUT_BACK = 50, 100, 600
+"""The work of a judgement beside its instants, and for each tensor that changes; and the ops whose
+state is put back with a unit of work.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +328,7 @@ class PlanSimulator:
         """The cost of the present choices with these changes; one that is no less than ``limit_ns``
         may be found to be just that.
         """
-        self.work += _OF_A_JUDGEMENT + _OF_A_CHANGE * len(changes)
+        self.work += _OF_A_JUDGEMENT + _OF_A_CHANGE * len(changes) + self._count // _PUT_BACK
         before = {t: self._moves[t] for t in changes}
         differ = self._put(changes)
         if not differ:
