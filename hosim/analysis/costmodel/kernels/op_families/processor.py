@@ -81,9 +81,9 @@ class Processor:
 
     def link_bytes_per_us(self, ranks: Array) -> Array:
         """Bytes that a device sends to the others of so many in a microsecond."""
-        used = np.minimum(1, (ranks - 1) / (self.mesh - 1)) if self.mesh > 1 else 1.0
-        time: Array = self.link_bandwidth / 1e6 * used
-        return time
+        others = max(self.mesh - 1, 1)
+        rate: Array = self.link_bandwidth / 1e6 * np.clip((ranks - 1) / others, 1 / others, 1)
+        return rate
 
     @property
     def bytes_per_us(self) -> float:
