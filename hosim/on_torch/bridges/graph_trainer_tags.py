@@ -23,7 +23,7 @@ from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput
-from hosim.on_torch.bridges.torch_copies import Candidate, chosen, copies, replayed, tier_below
+from hosim.on_torch.bridges.torch_copies import IdleActivation, chosen, copies, replayed, tier_below
 from hosim.on_torch.lower import TorchProgram, read
 from hosim.result import Result
 
@@ -132,7 +132,9 @@ def _without_copies(module: GraphModule) -> TorchProgram:
     return read(GraphModule(module, graph), given, name="forward and backward")[0]
 
 
-def _candidates(tagged: list[str], program: TorchProgram, ops: list[CacheOp]) -> list[Candidate]:
+def _candidates(
+    tagged: list[str], program: TorchProgram, ops: list[CacheOp]
+) -> list[IdleActivation]:
     """What torchtitan can offload, each storage for which it makes one copy down, and from where to
     where it is away then.
     """
@@ -145,5 +147,5 @@ def _candidates(tagged: list[str], program: TorchProgram, ops: list[CacheOp]) ->
         t = program.tensor_of.get(name, -1)
         if t in places and all(len(place) == 1 for place in places[t].values()):
             (gone,), (back,) = places[t][DETACH], places[t][PREFETCH]
-            found.append(Candidate(name, t, gone, back + 1))
+            found.append(IdleActivation(name, t, gone, back + 1))
     return found
