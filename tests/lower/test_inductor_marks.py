@@ -3,6 +3,7 @@ the predicted peak to the byte, and give eager's bits.
 """
 
 import contextlib
+import sys
 from dataclasses import replace
 from itertools import pairwise
 
@@ -19,7 +20,7 @@ from torch._functorch._activation_offloading import activation_offloading  # noq
 from hosim.analysis import static_peak  # noqa: E402
 from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.errors import InfeasibleError, InputError  # noqa: E402
-from hosim.on_torch.bridges import InductorOffload  # noqa: E402
+from hosim.on_torch.bridges import GraphTrainerOffload, InductorOffload  # noqa: E402
 
 
 def network(x, *weights):
@@ -109,3 +110,9 @@ def test_a_machine_over_which_nothing_can_be_offloaded():
     up_alone = replace(MACHINE, channels=MACHINE.channels[:1])
     with pytest.raises(InputError, match="no channels from 'hbm' to a tier and back"):
         InductorOffload(hardware=up_alone, budget="85%")
+
+
+def test_a_bridge_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torchtitan", None)
+    with pytest.raises(InputError, match="install torchtitan"):
+        GraphTrainerOffload(hardware=MACHINE, budget="85%")

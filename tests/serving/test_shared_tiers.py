@@ -40,6 +40,27 @@ def test_engines_share_the_bandwidth_of_a_tier_and_not_their_channels_alone(engi
     assert ends == [took] * engines
 
 
+def test_channels_of_one_queue_take_turns():
+    """By hand: 100 bytes each, down, up and down, a byte a nanosecond. Each channel has its own
+    engine otherwise: 100 ns down and up, and 200 for the second copy down.
+    """
+    usual = toy_machine()
+    both = [
+        replace(c, queue="copies") if {c.source, c.destination} == {"hbm", "ddr"} else c
+        for c in usual.channels
+    ]
+    for machine, ends in (
+        (replace(usual, channels=tuple(both)), [100, 200, 300]),
+        (usual, [100, 100, 200]),
+    ):
+        clock, found = SteppedClock(), []
+        copies = BlockCopies(EngineChannels(clock, machine), 100, 0)
+        for way in (("hbm", "ddr"), ("ddr", "hbm"), ("hbm", "ddr")):
+            copies.copy(*way, 1).then(lambda clock=clock, found=found: found.append(clock.now))
+        clock.run()
+        assert found == ends
+
+
 class Shared:
     """A setup whose pools can be looked at."""
 

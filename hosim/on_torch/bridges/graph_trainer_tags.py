@@ -1,5 +1,5 @@
 """A plan of hosim as the tags of torchtitan's graph_trainer: what is saved, offloaded or recomputed
-between forward and backward. Imports torch and torchtitan (0.3.0).
+between forward and backward. Imports torch, and torchtitan (0.3.0) where it is used.
 
 graph_trainer traces forward, loss and backward as one graph. A memory policy tags each forward node
 (``node.meta["recompute"]``), and passes of torchtitan carry the tags out: they place a copy down
@@ -11,26 +11,19 @@ they do is read off graphs that they made, not said here again.
 from __future__ import annotations
 
 from copy import deepcopy
+from importlib import import_module
 from typing import Any
 
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
-from torchtitan.experiments.graph_trainer.cpu_offload import (
-    apply_cpu_offload_pass,
-    tag_all_offloadable_activations,
-)
-from torchtitan.experiments.graph_trainer.registry import MEMORY_POLICY_REGISTRY
-from torchtitan.experiments.graph_trainer.selective_activation_remat import (
-    selective_activation_remat_pass,
-)
 
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput
-from hosim.on_torch.bridges.torch_copies import Candidate, chosen, copies, replayed, tier_below
+from hosim.on_torch.bridges.torch_copies import IdleActivation, chosen, copies, replayed, tier_below
 from hosim.on_torch.lower import TorchProgram, read
 from hosim.result import Result
 
@@ -57,14 +50,17 @@ class GraphTrainerOffload:
     InfeasibleError
         If the peak is above the budget even with everything offloaded that torchtitan can offload.
     InputError
-        If the machine has no channels from its device to a tier and back, or torchtitan has no
-        policy ``after``.
+        If torchtitan is not installed, or has no policy ``after``, or the machine has no channels
+        from its device to a tier and back.
     """
 
     def __init__(
         self, *, hardware: Hardware, budget: int | float | str, after: str | None = None
     ) -> None:
         tier_below(hardware)
+        self._offload = _graph_trainer("cpu_offload")
+        self._recompute = _graph_trainer("selective_activation_remat")
+        self._policies = _graph_trainer("registry").MEMORY_POLICY_REGISTRY
         self._hardware = hardware
         self._budget = read_budget(budget)
         self._after = after
@@ -74,15 +70,15 @@ class GraphTrainerOffload:
     def __call__(self, gm: GraphModule, *, config: Any) -> GraphModule:
         """The graph with its tags; torchtitan's passes follow them."""
         if self._after is not None:
-            if self._after not in MEMORY_POLICY_REGISTRY:
-                known = ", ".join(MEMORY_POLICY_REGISTRY)
+            if self._after not in self._policies:
+                known = ", ".join(self._policies)
                 raise InputError(
                     f"torchtitan has no memory policy {self._after!r} (policies: {known})",
                     where="after",
                 )
-            MEMORY_POLICY_REGISTRY[self._after](gm, config=config)
+            self._policies[self._after](gm, config=config)
         trial = GraphModule(gm, deepcopy(gm.graph))
-        tag_all_offloadable_activations(trial, cpu_budget_gb=0)
+        self._offload.tag_all_offloadable_activations(trial, cpu_budget_gb=0)
         tagged = [node.name for node in trial.graph.nodes if _is_offloaded(node)]
         program, ops = self._carried_out(trial, config)
         budget = self._budget.of(program.graph, self._hardware)[1]
@@ -99,14 +95,24 @@ class GraphTrainerOffload:
 
     def _carried_out(self, module: GraphModule, config: Any) -> tuple[TorchProgram, list[CacheOp]]:
         """What torchtitan's passes make of a tagged graph: the program, and its copies."""
-        apply_cpu_offload_pass(
+        self._offload.apply_cpu_offload_pass(
             module,
             prefetch_lookahead=config.compile.cpu_offload_prefetch_n_layers,
             defer_n_layers=config.compile.cpu_offload_defer_n_layers,
         )
-        module = selective_activation_remat_pass(module)
+        module = self._recompute.selective_activation_remat_pass(module)
         program = _without_copies(module)
         return program, [*copies([module], program, self._hardware)]
+
+
+def _graph_trainer(name: str) -> Any:
+    try:
+        return import_module(f"torchtitan.experiments.graph_trainer.{name}")
+    except ImportError as error:
+        raise InputError(
+            f"graph_trainer of torchtitan cannot be imported ({error}); install torchtitan 0.3.0 "
+            "and triton"
+        ) from None
 
 
 def _is_offloaded(node: Node) -> bool:
@@ -126,7 +132,9 @@ def _without_copies(module: GraphModule) -> TorchProgram:
     return read(GraphModule(module, graph), given, name="forward and backward")[0]
 
 
-def _candidates(tagged: list[str], program: TorchProgram, ops: list[CacheOp]) -> list[Candidate]:
+def _candidates(
+    tagged: list[str], program: TorchProgram, ops: list[CacheOp]
+) -> list[IdleActivation]:
     """What torchtitan can offload, each storage for which it makes one copy down, and from where to
     where it is away then.
     """
@@ -139,5 +147,5 @@ def _candidates(tagged: list[str], program: TorchProgram, ops: list[CacheOp]) ->
         t = program.tensor_of.get(name, -1)
         if t in places and all(len(place) == 1 for place in places[t].values()):
             (gone,), (back,) = places[t][DETACH], places[t][PREFETCH]
-            found.append(Candidate(name, t, gone, back + 1))
+            found.append(IdleActivation(name, t, gone, back + 1))
     return found

@@ -27,7 +27,7 @@ from hosim.engine import read_budget
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput
 from hosim.on_torch.bridges.torch_copies import (
-    Candidate,
+    IdleActivation,
     chosen,
     copies,
     positions,
@@ -140,7 +140,7 @@ def _joined(forward: GraphModule, backward: GraphModule, outputs: int) -> TorchP
 
 def _candidates(
     forward: GraphModule, backward: GraphModule, program: TorchProgram, outputs: int
-) -> list[Candidate]:
+) -> list[IdleActivation]:
     """What torch can offload of what is saved: a storage that is saved once."""
     returned = forward.graph.output_node().args[0]
     saved = [node for node in returned[outputs:] if isinstance(node, Node)]
@@ -161,5 +161,5 @@ def _candidates(
         ends = max((after[user] for user in users), default=after[node])
         uses = [k for k in program.graph.users[t] if k > last]
         if uses:
-            found.append(Candidate(node.name, t, ends, uses[0]))
+            found.append(IdleActivation(node.name, t, ends, uses[0]))
     return found

@@ -30,7 +30,7 @@ _WAIT, _MOVE = torch.ops.ao.wait_tensor.default, torch.ops.prims.device_put.defa
 
 
 @dataclass(frozen=True)
-class Candidate:
+class IdleActivation:
     """A saved activation that can be offloaded: idle after op ``after`` up to op ``before``."""
 
     node: str
@@ -56,7 +56,7 @@ def tier_below(hardware: Hardware) -> str:
 
 
 def chosen(
-    program: TorchProgram, candidates: Sequence[Candidate], device: str, budget: int
+    program: TorchProgram, candidates: Sequence[IdleActivation], device: str, budget: int
 ) -> frozenset[str]:
     """The nodes to offload: while the peak is above the budget, the largest candidate that is idle
     there.
