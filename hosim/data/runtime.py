@@ -78,6 +78,9 @@ class Runtime:
     row_rate
         Bytes per second that one multiprocessor reads at most in a product of one row in 16 bits;
         0: as many as it gets.
+    mixture
+        Nanoseconds that the kernels of a mixture of experts take beside their products: sorting,
+        launches, adding up; 0: those of the measured tables.
     exposed
         For so many times the time for which collectives run beside them, on streams of their own,
         other ops stand still, spread over the step; 0: they run beside each other as if alone.
@@ -169,6 +172,7 @@ class Runtime:
     options: Mapping[str, bool | int | str] = field(default_factory=dict)
     speed: RuntimeFigure = ONE
     row_rate: RuntimeFigure = NONE
+    mixture: RuntimeFigure = NONE
     exposed: RuntimeFigure = NONE
     host: RuntimeFigure = NONE
     host_copy: RuntimeFigure = NONE
@@ -272,6 +276,8 @@ class Runtime:
         if self.row_rate.value:
             rate = f"{self.row_rate.value / 1e9:g} GB/s"
             said.append(f"a multiprocessor reads {rate} at most in products of one row")
+        if self.mixture.value:
+            said.append(f"{self.mixture.value / 1000:g} us of a mixture beside its products")
         if self.exposed.value:
             said.append(f"{self.exposed.value:g} times the time of collectives is exposed")
         said += (

@@ -16,6 +16,8 @@ from typing import Any
 
 from hosim.analysis import static_peak
 from hosim.analysis.costmodel import guessed_collectives, machine_under, op_durations
+from hosim.analysis.costmodel.kernels import CLASSES
+from hosim.analysis.costmodel.kernels.op_families import expected_loads, share_touched
 from hosim.analysis.costmodel.spreads import DrawnTimes, has_draws, normal_draws
 from hosim.data.draws import FEW_DRAWS
 from hosim.data.runtime import RUNTIME, RuntimeFigure, from_data
@@ -23,7 +25,7 @@ from hosim.errors import GraphError, InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Hardware
 from hosim.io.importers import name_of
-from hosim.io.models import Run, build
+from hosim.io.models import RoutingDraw, Run, build
 from hosim.notes import Note, notes
 from hosim.serving.block_gate import BlockGate, gate_of, is_gate
 from hosim.serving.blocks import AttendedTokens
@@ -35,6 +37,7 @@ _PROMPTS = {"context_attention": "generation_attention", "context_latent": "late
 ATTENTION = {*_PROMPTS, *_PROMPTS.values()}
 _EXPERTS = {"moe", "expert_product"}
 """Classes of products of experts, whose first size is the tokens of all devices."""
+_ROUTING = "routing"
 _BLOCKS = ("kv_block", "sink_blocks", "window_blocks", "chosen_blocks")
 """Parameters of attention that reads few blocks."""
 _PROMPT = 16
@@ -55,9 +58,10 @@ class ModelledIterations:
     batch and lengths. What depends on tokens alone is built for some counts of tokens, and linear
     between them; decoding sequences have the mean of their keys. With ``expert`` the ``tensor``
     devices share the experts by whole ones, and an iteration waits for the busiest of them; all
-    have its tokens, as with vLLM's expert parallelism among them. Raises :class:`InputError` for a
-    model whose attention has no class of kernels, or that is no decoder, and for stages of a
-    pipeline.
+    have its tokens, as with vLLM's expert parallelism among them. Some experts are more popular than
+    others, as in a trace that a builder draws; ``routing`` of the model says how much (``zipf``; null:
+    all are alike). Raises :class:`InputError` for a model whose attention has no class of kernels, or
+    that is no decoder, and for stages of a pipeline.
     """
 
     model: Mapping[str, Any]
@@ -104,6 +108,10 @@ class ModelledIterations:
                 "expected a decoder, which continues a prompt; hosim cannot serve this model",
                 source=name,
             )
+        if self.model.get(_ROUTING) and not any(
+            [op.kernel in _EXPERTS for op in self.graph(_PROMPT).ops]
+        ):
+            raise InputError("the model has no experts", source=name, where=_ROUTING)
         machine = self.hardware
         if RUNTIME in self.model:
             machine = machine_under(machine, from_data(self.model[RUNTIME]))
@@ -473,7 +481,7 @@ class ModelledIterations:
     @cached_property
     def _parameters(self) -> dict[str, Any]:
         """Kernels are those of inference engines, where hosim knows them for the model."""
-        plain = {"fused": True, "routing": None, **self.model, "expert": 1}
+        plain = {"fused": True, **self.model, _ROUTING: None, "expert": 1}
         if "expert" not in self.model:
             del plain["expert"]
         try:
@@ -502,15 +510,47 @@ class ModelledIterations:
             "iteration",
             {**self._parameters, "phase": "prefill", "sequence": tokens, "batch": prompts},
         )
-        if not self._whole_experts:
+        if not any([op.kernel in _EXPERTS for op in graph.ops]):
             return graph
-        ops = [
-            replace(op, sizes=(op.sizes[0], *self._whole_experts[op.name]))
-            if op.name in self._whole_experts
-            else op
-            for op in graph.ops
-        ]
-        return Graph(graph.name, graph.tensors, ops, graph.meta)
+        ops = [self._of_experts(graph, op) if op.kernel in _EXPERTS else op for op in graph.ops]
+        meta = {**graph.meta, "routing_distribution": self._distribution}
+        return Graph(graph.name, graph.tensors, ops, meta)
+
+    def _of_experts(self, graph: Graph, op: Op) -> Op:
+        """Popular experts are read, where a builder counts the bytes of experts chosen evenly."""
+        asked = dict(zip(CLASSES[op.kernel].sizes, op.sizes, strict=True))
+        tokens, top, experts = (asked[name] for name in ("tokens", "top", "experts"))
+        popular = expected_loads(tokens, top, experts, 1, self._distribution).touched / experts
+        fewer = share_touched(tokens, top, experts) - popular
+        whole = sum(
+            [graph.tensors[i].size_bytes for i in op.inputs if graph.tensors[i].kind in WEIGHTS]
+        )
+        return replace(
+            op,
+            sizes=(op.sizes[0], *self._whole_experts.get(op.name, op.sizes[1:])),
+            bytes_accessed=op.bytes_accessed - round(whole * fewer),
+        )
+
+    @cached_property
+    def _distribution(self) -> str:
+        """How tokens choose experts, as the cost model names it."""
+        routing = self.model.get(_ROUTING, {})
+        if routing is None:
+            return "uniform"
+        if not isinstance(routing, Mapping) or set(routing) - {"zipf"}:
+            raise InputError(
+                "expected zipf alone, or null: all experts are chosen alike. Serving draws no trace",
+                source=self.name,
+                where=_ROUTING,
+            )
+        zipf = routing.get("zipf", RoutingDraw().zipf)
+        if type(zipf) not in (int, float) or not 0 <= zipf < 100:
+            raise InputError(
+                f"expected a number from 0 to below 100, got {zipf!r}",
+                source=self.name,
+                where=f"{_ROUTING}.zipf",
+            )
+        return f"zipf_{zipf:f}"
 
     @cached_property
     def _whole_experts(self) -> dict[str, tuple[int, ...]]:
@@ -527,31 +567,9 @@ class ModelledIterations:
 
 
 COUNTS = (
-    1,
-    2,
-    4,
-    8,
-    16,
-    32,
-    48,
-    64,
-    96,
-    128,
-    192,
-    256,
-    384,
-    512,
-    768,
-    1024,
-    1536,
-    2048,
-    3072,
-    4096,
-    6144,
-    8192,
-    12288,
-    16384,
-)
+    1, 2, 4, 8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096,
+    6144, 8192, 12288, 16384,
+)  # fmt: skip
 
 
 def _rounded(tokens: int) -> int:

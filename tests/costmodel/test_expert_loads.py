@@ -1,6 +1,10 @@
 """What the busiest rank of a mixture has to do."""
 
+from random import Random
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hosim.analysis.costmodel.kernels.op_families import busiest, expected_loads
 
@@ -12,7 +16,7 @@ def test_recorded_loads_of_the_rank_with_the_most_rows() -> None:
 
 
 def test_one_rank_has_all_rows_of_any_distribution() -> None:
-    for distribution in ("uniform", "power_law_1.2", "power_law_1.01"):
+    for distribution in ("uniform", "zipf_1.0", "power_law_1.2", "power_law_1.01"):
         assert expected_loads(1000, 4, 32, 1, distribution).rows == pytest.approx(4000)
 
 
@@ -35,9 +39,45 @@ def test_a_power_law_loads_one_rank_more_and_touches_fewer_experts() -> None:
 def test_no_expert_has_more_rows_than_there_are_tokens() -> None:
     assert expected_loads(1, 2, 2, 2, "power_law_1.2").rows == 1
     assert expected_loads(5, 8, 8, 8, "uniform").rows == 5
+    assert expected_loads(5, 2, 8, 8, "zipf_50").rows == pytest.approx(5)
 
 
-@pytest.mark.parametrize("distribution", ["zipf", "power_law_", "power_law_1.0", "power_law_x"])
+def test_two_experts_of_which_one_is_twice_as_popular() -> None:
+    # two tokens miss the popular one with probability 1/9, and the other one with 4/9
+    found = expected_loads(2, 1, 2, 1, "zipf_1.0")
+    assert (found.rows, found.touched) == (pytest.approx(2), pytest.approx(8 / 9 + 5 / 9))
+
+
+@given(st.integers(1, 300), st.integers(1, 8), st.integers(1, 6), st.integers(1, 4))
+def test_zipf_with_equal_weights_is_uniform(tokens: int, top: int, each: int, ranks: int) -> None:
+    experts = each * ranks
+    top = min(top, experts)
+    even, same = (
+        expected_loads(tokens, top, experts, ranks, name) for name in ("uniform", "zipf_0")
+    )
+    assert (same.rows, same.touched) == (pytest.approx(even.rows), pytest.approx(even.touched))
+    assert same.padded == pytest.approx(even.padded, abs=each * 128 * 1e-6) or even.rows % 16 < 1e-6
+
+
+@pytest.mark.parametrize(("tokens", "top", "experts"), [(12, 1, 16), (16, 4, 128), (4, 2, 8)])
+def test_popular_experts_are_those_of_drawn_tokens(tokens: int, top: int, experts: int) -> None:
+    random, draws = Random(0), 300
+    weights = [1 / (rank + 1) for rank in range(experts)]
+    touched = 0
+    for _ in range(draws):
+        seen = set()
+        for _ in range(tokens):  # the smallest of exponential times: draws without replacement
+            times = [random.expovariate(weight) for weight in weights]
+            seen |= set(sorted(range(experts), key=times.__getitem__)[:top])
+        touched += len(seen)
+    assert expected_loads(tokens, top, experts, 1, "zipf_1.0").touched == pytest.approx(
+        touched / draws, rel=0.04
+    )
+
+
+@pytest.mark.parametrize(
+    "distribution", ["zipf", "zipf_-1", "power_law_", "power_law_1.0", "power_law_x"]
+)
 def test_another_distribution_is_refused(distribution: str) -> None:
     with pytest.raises(ValueError, match="unknown distribution"):
         expected_loads(8, 2, 8, 1, distribution)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hosim.analysis.costmodel import op_durations
-from hosim.analysis.costmodel.kernels import CLASSES, DTYPES
+from hosim.analysis.costmodel.kernels import CLASSES, DTYPES, kernel_us
 from hosim.analysis.costmodel.kernels.op_families import (
     CollectiveConstants,
     ContextConstants,
@@ -305,6 +305,14 @@ def test_the_custom_all_reduce_reads_what_all_others_have() -> None:
     assert us(
         "custom_all_reduce", CustomConstants(3.0, 1.0, 0.5), ranks=4, bytes=1e6
     ) == pytest.approx(3 + 3 + 6)
+
+
+@pytest.mark.parametrize(("mib", "measured_us"), [(0.5, 10), (1, 14), (1.5, 19), (2 - 2**-20, 23)])
+def test_a_custom_all_reduce_as_vllm_measured_it(mib, measured_us) -> None:
+    """Between four H100, to a microsecond (vllm-project/vllm#24532, the kernel of one stage)."""
+    h100, sizes = load_hardware(find_hardware("h100")), [(4, round(mib * 2**20))]
+    ((found, _),) = kernel_us(h100, "custom_all_reduce", "fp16", "uniform", sizes) or []
+    assert found == pytest.approx(measured_us, rel=0.12)
 
 
 @pytest.mark.parametrize("kernel", CLASSES.values(), ids=lambda kernel: kernel.name)

@@ -11,6 +11,7 @@ import hosim
 from hosim.analysis.costmodel import op_durations
 from hosim.cli.main import app
 from hosim.errors import InputError
+from hosim.io.runtimes import with_runtime
 from hosim.serving import Iteration, ModelledIterations
 
 H100 = hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm"))
@@ -93,3 +94,48 @@ def test_the_command():
         refused.exit_code,
         "expected 1, or what tensor is (1), got 2" in refused.stderr.replace("\n", " "),
     ) == (2, True)
+
+
+def test_popular_experts_are_read_once():
+    """As with a builder's trace, some experts are popular, and fewer of them are read."""
+    model = {"model": "qwen3-30b-a3b", "layers": 2}
+    even, usual, steep = (
+        ModelledIterations({**model, **more}, H100).dense_ns(16)
+        for more in ({"routing": None}, {}, {"routing": {"zipf": 3}})
+    )
+    assert steep < usual < even
+    said = ModelledIterations({**model, "routing": {"zipf": 1.0}}, H100)
+    assert said.dense_ns(16) == usual
+
+
+def test_steps_that_others_measured():
+    """gpt-oss-120b on eight H100 under vLLM, answers of 1,024 tokens to prompts of 1,024: each token
+    took so many milliseconds with so many requests at once (SemiAnalysisAI/InferenceX#828, on which
+    nothing is fitted). What more requests add is what the experts add that they read; evenly chosen
+    ones add too much.
+    """
+    measured = {4: 3.72, 8: 4.05, 16: 4.83, 32: 5.82, 64: 7.36}
+    model = {"model": "gpt-oss-120b", "weights": "mxfp4", "tensor": 8, "runtime": "vllm"}
+    found, even = (
+        {n: ModelledIterations(made, H100)(Iteration((), n, 1536 * n, ())) / 1e6 for n in measured}
+        for made in map(with_runtime, (model, {**model, "routing": None}))
+    )
+    for n, ms in measured.items():
+        assert found[n] == pytest.approx(ms, rel=0.1)
+    assert found[64] - found[4] == pytest.approx(measured[64] - measured[4], rel=0.05)
+    assert even[64] - even[4] > 1.2 * (measured[64] - measured[4])
+
+
+@pytest.mark.parametrize(
+    ("model", "routing", "where"),
+    [
+        ("llama-3.1-8b", {"zipf": 1.0}, "routing"),
+        ("qwen3-30b-a3b", {"steps": 2}, "routing"),
+        ("qwen3-30b-a3b", {"zipf": "much"}, "routing.zipf"),
+        ("qwen3-30b-a3b", {"zipf": -1}, "routing.zipf"),
+    ],
+)
+def test_routings_that_serving_refuses(model, routing, where):
+    with pytest.raises(InputError) as refused:
+        ModelledIterations({"model": model, "layers": 2, "routing": routing}, H100)
+    assert refused.value.where == where

@@ -16,7 +16,7 @@ from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.serving import EngineLimits, serve_requests
 from hosim.serving.blocks import BlockCopies, EngineChannels, KvSetup
-from hosim.serving.kv_policies import KV_POLICIES
+from hosim.serving.kv_policies import KV_POLICIES, kv_policy
 from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 
@@ -456,3 +456,12 @@ def test_what_stays(policy):
     kept, lru = (served(requests, name, blocks=5, most=1) for name in (policy, "lru"))
     assert kept.kv.tiers["hbm"].hit_tokens >= lru.kv.tiers["hbm"].hit_tokens
     assert kept.token_ns[-1] <= lru.token_ns[-1]
+
+
+def test_pinned_blocks_go_last():
+    """Of each prompt one block is pinned; of each kind the least recently used goes first."""
+    policy, parameters = kv_policy("pinned:blocks=1")
+    rules = policy.rules(parameters)
+    rules.queued(0, ["first", "second"])
+    ranks = [rules.rank(*asked, 0) for asked in (("second", 8), ("second", 9), ("first", 1))]
+    assert ranks == sorted(ranks)

@@ -19,14 +19,15 @@ def test_no_row_is_left_out():
 
 
 def test_bars_that_are_met():
-    """Of the 19 rows whose load is listed: mean of the first token within 20 %, nine of ten inside
-    the intervals; no simulator that was not fitted on these runs is nearer by the median of
+    """Of the 19 rows whose load is listed: mean of the first token within 20 %, of the latency within
+    7 %, nine of ten inside the intervals; no simulator that was not fitted on these runs is nearer by the median of
     everything, but the one that can do five rows.
     """
     rows = [row for row in kept() if row["load"] == "listed"]
-    first = [abs(error(row)) for row in rows if row["metric"] == "ttft_mean"]
-    assert len(first) == 19
-    assert sum(first) / len(first) <= 0.2
+    for metric, bar in (("ttft_mean", 0.2), ("e2e_mean", 0.07)):
+        errors = [abs(error(row)) for row in rows if row["metric"] == metric]
+        assert len(errors) == 19
+        assert sum(errors) / len(errors) <= bar
     assert sum(map(inside, rows)) >= 0.85 * len(rows)
     for rival in set(RIVALS) - {"vidur"}:
         for metric in METRICS:

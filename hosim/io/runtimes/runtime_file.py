@@ -73,6 +73,7 @@ def _keys() -> list[Key]:
     kinds = {
         "speed": _RATIOS,
         "row_rate": _RATES,
+        "mixture": _TIMES,
         "exposed": _RATIOS,
         "host": _TIMES,
         "host_copy": _TIMES,

@@ -62,12 +62,15 @@ def check_constants(kernels: Constants) -> None:
 
 def constants_for(hardware: Hardware, kernel: str, dtype: str) -> Any:
     """The constants of a class in a dtype (16 bits if that has none), or ``None`` if neither the
-    profile nor any machine has them.
+    profile nor any machine has them. A runtime may say what its own mixtures take beside products.
     """
     found: Mapping[str, float] | None = None
     for kernels in (hardware.compute.kernels, FITTED[most_like(hardware)]):
         dtypes = kernels.get(CONSTANTS_OF.get(kernel, kernel), {})
         found = found or dtypes.get(dtype) or dtypes.get("fp16")
+    runtime, processor = hardware.software, hardware.compute.processor
+    if found and kernel == "moe" and runtime and processor and runtime.mixture.value:
+        found = {**found, "fixed_cycles": runtime.mixture.value * processor.clock_hz / 1e9}
     return CLASSES[kernel].constants_from(found) if found else None
 
 

@@ -1,12 +1,13 @@
 """The spread of a mixture's tokens over its experts, and the load of the busiest rank.
 
-Two distributions, and recorded loads (:func:`busiest`). *uniform*: every choice of a token is any
-expert. *power_law_A*: an expert's share is drawn from a density that falls as ``share ** -A``
-between 1 and 0.8 of the tokens (between 0.01 and 2 where there are fewer choices than experts),
-then scaled to the sum and rounded; that is how the measured tables of TensorRT-LLM were made. The
-draws are always the same, and their mean counts. No expert has more rows than there are tokens.
-Ranks have equal numbers of experts, in listed order; the others wait for the one with the most
-rows.
+Three distributions, and recorded loads (:func:`busiest`). *uniform*: every choice of a token is any
+expert. *zipf_A*: a token draws its experts one after the other, the one of rank r in popularity with
+a weight of ``1 / r ** A``; popular ones are on any device. *power_law_A*: an expert's share is drawn
+from a density that falls as ``share ** -A`` between 1 and 0.8 of the tokens (between 0.01 and 2
+where there are fewer choices than experts), then scaled to the sum and rounded; that is how the
+measured tables of TensorRT-LLM were made. The draws are always the same, and their mean counts. No
+expert has more rows than there are tokens. Ranks have equal numbers of experts, in listed order;
+the others wait for the one with the most rows.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log, sqrt
+from math import ceil, exp, expm1, log, log1p, sqrt
 from random import Random
 
 TILES = (16, 64, 128)
 """Rows of the tiles that a grouped product may have; an expert's rows are rounded up to them."""
 
 _DRAWS = 12
+_LEAST = 1e-300
+"""The least weight of an expert, so that each can be drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,39 +44,85 @@ def expected_loads(
     """Return the average loads of the busiest of ``ranks``, if each of ``tokens`` tokens chooses
     ``top`` of ``experts`` experts.
 
-    ``distribution`` is ``uniform`` or ``power_law_A``. Raises :class:`ValueError` for another one.
+    ``distribution`` is ``uniform``, ``zipf_A`` or ``power_law_A``. Raises :class:`ValueError` for
+    another one.
     """
     if distribution == "uniform":
         return _uniform(tokens, top, experts, ranks)
     law, _, exponent = distribution.rpartition("_")
-    if law != "power_law" or not exponent.replace(".", "", 1).isdigit() or float(exponent) == 1:
+    known = exponent.replace(".", "", 1).isdigit()
+    if law == "zipf" and known:
+        return _zipf(tokens, top, experts, ranks, float(exponent))
+    if law != "power_law" or not known or float(exponent) == 1:
         raise ValueError(
-            f"unknown distribution {distribution!r}: expected uniform, or power_law_A with a "
-            "number A other than 1"
+            f"unknown distribution {distribution!r}: expected uniform, zipf_A with a number A, or "
+            "power_law_A with a number A other than 1"
         )
     random = Random(0)
-    drawn = [
-        busiest(_power_law(random, tokens, top, experts, float(exponent)), ranks)
-        for _ in range(_DRAWS)
-    ]
+    return _mean(
+        [
+            busiest(_power_law(random, tokens, top, experts, float(exponent)), ranks)
+            for _ in range(_DRAWS)
+        ]
+    )
+
+
+def _mean(drawn: Sequence[ExpertLoads]) -> ExpertLoads:
     return ExpertLoads(
-        sum([d.rows for d in drawn]) / _DRAWS,
-        sum([d.touched for d in drawn]) / _DRAWS,
-        tuple(sum([d.padded[i] for d in drawn]) / _DRAWS for i in range(len(TILES))),
+        sum([d.rows for d in drawn]) / len(drawn),
+        sum([d.touched for d in drawn]) / len(drawn),
+        tuple(sum([d.padded[i] for d in drawn]) / len(drawn) for i in range(len(TILES))),
     )
 
 
 def _uniform(tokens: int, top: int, experts: int, ranks: int) -> ExpertLoads:
-    """A rank's rows are nearly a Poisson variable."""
     each = experts / ranks
-    mean = tokens * top / ranks
-    rows = min(
-        mean + sqrt(2 * mean * log(ranks)), tokens * min(top, each)
-    )  # the largest of so many, to first order
+    rows = _most_rows(tokens * top / ranks, tokens, top, experts, ranks)
     touched = each * share_touched(tokens, top, experts)
     return ExpertLoads(
         rows, touched, tuple(touched * ceil(rows / touched / tile) * tile for tile in TILES)
     )
+
+
+def _most_rows(mean: float, tokens: int, top: int, experts: int, ranks: int) -> float:
+    """The largest of so many ranks' rows, which are nearly a Poisson variable, to first order."""
+    return min(mean + sqrt(2 * mean * log(ranks)), tokens * min(top, experts / ranks))
+
+
+def _zipf(tokens: int, top: int, experts: int, ranks: int, exponent: float) -> ExpertLoads:
+    each = _shares(top, experts, exponent)
+    random, drawn = Random(0), []
+    for _ in range(_DRAWS if ranks > 1 else 1):
+        order = sorted(each, key=lambda _: random.random())
+        mine = max([order[rank::ranks] for rank in range(ranks)], key=sum)
+        rows = _most_rows(tokens * sum(mine), tokens, top, experts, ranks)
+        touched = [1 - (1 - share) ** tokens for share in mine]
+        of_one = [
+            rows * share / sum(mine) / part for share, part in zip(mine, touched, strict=True)
+        ]
+        padded = tuple(
+            sum([part * ceil(n / tile) * tile for part, n in zip(touched, of_one, strict=True)])
+            for tile in TILES
+        )
+        drawn.append(ExpertLoads(rows, sum(touched), padded))
+    return _mean(drawn)
+
+
+@lru_cache(maxsize=256)
+def _shares(top: int, experts: int, exponent: float) -> tuple[float, ...]:
+    """Of each expert the probability that a token has it among its ``top``: those of so many draws
+    with replacement that their sum is ``top``.
+    """
+    if top >= experts:
+        return (1.0,) * experts
+    weights = [max(_LEAST, (rank + 1) ** -exponent) for rank in range(experts)]
+    missed = [log1p(-min(weight / sum(weights), 1 - 2**-53)) for weight in weights]
+    low, high = 0.0, 709.0  # of the logarithm of the draws
+    for _ in range(64):
+        middle = (low + high) / 2
+        few = sum([-expm1(exp(middle) * one) for one in missed]) < top
+        low, high = (middle, high) if few else (low, middle)
+    return tuple(-expm1(exp(high) * one) for one in missed)
 
 
 def share_touched(tokens: int, top: int, experts: int) -> float:
