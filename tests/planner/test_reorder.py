@@ -168,7 +168,7 @@ def test_updates_follow_their_gradients_and_casts_come_when_needed(monkeypatch, 
 
 
 def test_scheduling_alone_is_near_the_least_peak(monkeypatch):
-    """Random ops over random earlier results: the list schedules and moves that large graphs get,
+    """Random ops over random earlier results: the list schedules that large graphs get,
     against the exact beam.
     """
     ratios, given_ratios = [], []
@@ -258,24 +258,3 @@ def test_time_grows_no_faster_than_n_log_n():
         return count
 
     assert pushes(800) < 10 * pushes(100)
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_one_op_moves_where_the_bytes_of_the_whole_order_say(seed):
-    """The figures of a stretch alone decide: against the curve of the graph as it would be."""
-    graph = scattered(random.Random(seed), 14)
-    durations, curve = durations_of(graph), static_curve(graph)
-    order, model = list(range(len(graph.ops))), module._model(graph)
-    peak = list(curve).index(max(curve))
-    for budget in (0, max(curve) // 2, max(curve) - 1):
-        expected = None
-        for low, part in module._moves(model, order, peak):
-            high = low + len(part)
-            moved = [*order[:low], *part, *order[high:]]
-            after = static_curve(permuted(graph, moved))
-            assert (after[:low], after[high:]) == (curve[:low], curve[high:])
-            if expected is None and module._key(
-                after[low:high], durations, part, budget
-            ) < module._key(curve[low:high], durations, order[low:high], budget):
-                expected = moved
-        assert module._better_move(model, order, list(curve), peak, durations, budget) == expected

@@ -12,17 +12,15 @@ question is NP-complete (Sethi, 1975), so several list schedules are made and th
 - on small graphs, a beam over sets of ops done, which is exact (a dynamic programme over all
   down-sets) where the beam is as wide as their number.
 
-Then single ops are moved across the peak while that helps. All of it counts bytes as
-:func:`hosim.analysis.liveness.static_curve` does: exact for one stream; for several it takes them
-as run one at a time. Keeping :attr:`Graph.producers` keeps every read's writer, so what is computed
-is the same.
+All of it counts bytes as :func:`hosim.analysis.liveness.static_curve` does: exact for one stream;
+for several it takes them as run one at a time. Keeping :attr:`Graph.producers` keeps every read's
+writer, so what is computed is the same.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -33,11 +31,6 @@ from hosim.graph import Graph
 _BEAM_OPS, _BEAM_WIDTH = 200, 256
 """Graphs up to this many ops get a beam this wide."""
 
-_ROUNDS, _REACH, _PASSES = 60, 48, 500_000
-"""Moves across the peak at most, how many ops away from it they begin or end, and ops looked at for
-them in all.
-"""
-
 
 def reorder(
     graph: Graph, durations: Sequence[int], budget_bytes: int, device_tier: str = USUAL_DEVICE_TIER
@@ -47,7 +40,7 @@ def reorder(
     Better is: a lower static peak where that exceeds ``budget_bytes``, then fewer byte-nanoseconds
     above the budget, which is what transfers would have to take away. The static peak is never
     above the given order's, unless both are within the budget. ``durations`` are nanoseconds by op
-    position. O((ops + uses) log ops), and a bounded number of passes.
+    position. O((ops + uses) log ops).
     """
     given = list(range(len(graph.ops)))
     best, best_key = given, _key(static_curve(graph, device_tier), durations, given, budget_bytes)
@@ -55,10 +48,9 @@ def reorder(
         return graph
     model = _model(graph, device_tier)
     for order in _proposals(model):
-        key = _key(_whole_curve(model, order), durations, order, budget_bytes)
+        key = _key(_curve(model, order), durations, order, budget_bytes)
         if key < best_key:
             best, best_key = order, key
-    best = _across_the_peak(model, best, durations, budget_bytes)
     return graph if best == given else permuted(graph, best)
 
 
@@ -152,18 +144,9 @@ def _before(graph: Graph) -> Sequence[Sequence[int]]:
     return before
 
 
-def _whole_curve(model: _Model, order: Sequence[int]) -> list[int]:
+def _curve(model: _Model, order: Sequence[int]) -> list[int]:
     """Bytes held while each op runs, by place in ``order``."""
-    return _curve(model, order, model.held, [len(users) for users in model.users])
-
-
-def _curve(
-    model: _Model, order: Sequence[int], held: int, left: MutableSequence[int] | Counter[int]
-) -> list[int]:
-    """The same of some ops that follow one another, where ``held`` bytes are there before them;
-    ``left`` are the uses of each tensor that are to come then.
-    """
-    curve = []
+    held, left, curve = model.held, [len(users) for users in model.users], []
     for i in order:
         held += sum([model.sizes[t] for t in model.makes[i]])
         curve.append(held + model.workspace[i])
@@ -363,74 +346,3 @@ def _beam(model: _Model) -> list[int]:
         found.append(order[1])
         order = order[0]  # type: ignore[assignment]
     return found[::-1]
-
-
-# -- local improvement
-# ---------------------------------------------------------------------------------------------
-
-
-def _across_the_peak(
-    model: _Model, order: list[int], durations: Sequence[int], budget: int
-) -> list[int]:
-    """Single ops moved from one side of the peak to the other, nearest first, while the order gets
-    better.
-    """
-    curve = _whole_curve(model, order)
-    key = _key(curve, durations, order, budget)
-    for _ in range(min(_ROUNDS, 1 + _PASSES // (len(order) + 1))):
-        peak = curve.index(max(curve, default=0)) if key[0] else -1
-        better = _better_move(model, order, curve, peak, durations, budget) if key[0] else None
-        if better is None:
-            break
-        moved_curve = _whole_curve(model, better)
-        moved_key = _key(moved_curve, durations, better, budget)
-        if moved_key >= key:
-            break
-        order, curve, key = better, moved_curve, moved_key
-    return order
-
-
-def _better_move(
-    model: _Model,
-    order: list[int],
-    curve: list[int],
-    peak: int,
-    durations: Sequence[int],
-    budget: int,
-) -> list[int] | None:
-    """The first order with one op moved that is better between the places it moved from and to;
-    nothing changes outside these.
-    """
-    last = [0] * len(model.sizes)
-    for k, i in enumerate(order):
-        for t in model.uses[i]:
-            last[t] = k
-    for low, part in _moves(model, order, peak):
-        high = low + len(part)
-        held = (
-            curve[low]
-            - model.workspace[order[low]]
-            - sum([model.sizes[t] for t in model.makes[order[low]]])
-        )
-        left = Counter([t for i in part for t in model.uses[i]])
-        left.update([t for t in left if last[t] >= high])
-        moved = _curve(model, part, held, left)
-        if _key(moved, durations, part, budget) < _key(
-            curve[low:high], durations, order[low:high], budget
-        ):
-            return [*order[:low], *part, *order[high:]]
-    return None
-
-
-def _moves(model: _Model, order: list[int], peak: int) -> Iterator[tuple[int, list[int]]]:
-    """Stretches of the order (first place, ops) with one op moved across the peak.
-
-    From before the peak right behind it, or from behind it right before it, if nothing between
-    depends on the op.
-    """
-    for k in range(peak - 1, max(-1, peak - _REACH), -1):
-        if not set(model.consumers[order[k]]).intersection(order[k + 1 : peak + 1]):
-            yield k, [*order[k + 1 : peak + 1], order[k]]
-    for k in range(peak + 1, min(len(order), peak + _REACH)):
-        if not set(model.producers[order[k]]).intersection(order[peak:k]):
-            yield peak, [order[k], *order[peak:k]]

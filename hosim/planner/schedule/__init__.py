@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from hosim.planner.schedule.late_prefetches import late_prefetches
     from hosim.planner.schedule.order_of_uses import plan_for, planned_in_order_of_uses
     from hosim.planner.schedule.paging import Paging, paging_plan
-    from hosim.planner.schedule.stays import DeviceStays, Stays
-    from hosim.planner.schedule.steady_start import kept_from_the_start, starts_below
+    from hosim.planner.schedule.stays import (
+        DeviceStays,
+        Stays,
+        kept_from_the_start,
+        starts_below,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -36,8 +40,7 @@ else:
             "late_prefetches": "late_prefetches",
             "order_of_uses": "plan_for planned_in_order_of_uses",
             "paging": "Paging paging_plan",
-            "stays": "DeviceStays Stays",
-            "steady_start": "kept_from_the_start starts_below",
+            "stays": "DeviceStays Stays kept_from_the_start starts_below",
         },
     )
 

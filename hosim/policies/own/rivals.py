@@ -174,7 +174,7 @@ an op misses it.
 """
 
 _KEEPING = frozenset({"keep_first", "belady"})
-"""Policies whose tensors start where :func:`hosim.planner.schedule.steady_start.kept_from_the_start` says;
+"""Policies whose tensors start where :func:`hosim.planner.schedule.stays.kept_from_the_start` says;
 those of other runtimes as above.
 """
 
