@@ -64,7 +64,7 @@ def test_what_has_room_all_the_time_stays_and_returns_are_late():
     """
     problem = analyse(updates(4), behind(350))
     below = TensorChoice("nvme", BELOW, {-1: -1})
-    choices = {0: replace(below, below="ddr"), 1: below, 2: below, 3: below}
+    choices = {0: below._replace(below="ddr"), 1: below, 2: below, 3: below}
     found = least_traffic(problem, choices, 1.0, 350)
     assert dict(found) == {
         0: TensorChoice("ddr", BELOW, {-1: -1}),

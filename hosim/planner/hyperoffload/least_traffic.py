@@ -124,7 +124,7 @@ def _returning_late(problem: Problem, choices: Choices) -> dict[int, TensorChoic
             for gap in gaps.get(t, ())
             if choice.away.get(gap.after) is not None
         }
-        found[t] = replace(choice, away={**choice.away, **returns})
+        found[t] = choice._replace(away={**choice.away, **returns})
     return found
 
 

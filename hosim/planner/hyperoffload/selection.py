@@ -25,7 +25,7 @@ import heapq
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 from hosim.analysis import Gap
@@ -298,7 +298,7 @@ class GapSweep:
         if choice is None:
             choice = TensorChoice(below.name, leaves.start)
         elif choice.start != leaves.start:
-            choice = replace(choice, start=leaves.start)
+            choice = choice._replace(start=leaves.start)
         if t not in problem.starts_below:
             scoring.space.place(t, scored.below_from, [below.name])
         if gap.after == AT_START and users and leaves.start == BELOW:

@@ -36,7 +36,7 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
             level[ahead + 1 : back + 1] += sizes[t]
             moved[t][gap.after] = ahead
         last[tier] = max(first, min(ahead, back))
-    return {t: choice.having(away=moved[t]) for t, choice in choices.items()}
+    return {t: choice._replace(away=moved[t]) for t, choice in choices.items()}
 
 
 def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap, int]]]:

@@ -286,7 +286,7 @@ class ChoiceMoves:
         for gap in gaps:
             if gap.after in base.away:
                 if not (forced and gap.after == AT_START):
-                    yield base.without(gap.after).having(
+                    yield base.without(gap.after)._replace(
                         start=HOME if gap.after == AT_START else base.start
                     )
             elif gap.after == AT_START and not forced:
@@ -304,7 +304,7 @@ class ChoiceMoves:
         ):
             for start in (HOME, COPY):
                 if start != base.start:
-                    yield base.having(start=start)
+                    yield base._replace(start=start)
         if base.start == BELOW:
             yield None
         if choice is not None:
@@ -321,9 +321,9 @@ class ChoiceMoves:
         persistent = graph.tensors[t].persistent
         for again in _positions(gap):
             if persistent:
-                yield base.without(last).having(start=BELOW).with_return(AT_START, again)
+                yield base.without(last)._replace(start=BELOW).with_return(AT_START, again)
             if not persistent or graph.writers[t]:
-                yield base.having(start=HOME).with_return(AT_START, again)
+                yield base._replace(start=HOME).with_return(AT_START, again)
 
     def _to_the_end(self, base: TensorChoice, gap: Gap) -> Iterator[TensorChoice]:
         """Ways to be there at both ends of the step, and away after the last use, for what starts
@@ -331,7 +331,7 @@ class ChoiceMoves:
         """
         for start in (COPY, HOME) if self.problem.graph.writers[gap.tensor] else (COPY,):
             for again in _positions(gap):
-                yield base.without(AT_START).having(start=start).with_return(gap.after, again)
+                yield base.without(AT_START)._replace(start=start).with_return(gap.after, again)
 
 
 Queues = Mapping[tuple[bool, int], Sequence[tuple[int, int]]]

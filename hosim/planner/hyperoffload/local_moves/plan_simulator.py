@@ -15,6 +15,8 @@ from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from hosim.analysis.costmodel import copies_compete, copy_uses, machine_of_copies
 from hosim.cache_plan import AT_START
 from hosim.engine import (
@@ -269,6 +271,9 @@ class PlanSimulator:
         for t, users in enumerate(graph.users):
             if self._compiler.room[t]:
                 self._await_writes(t, users)
+        self._places = [*zip(cells["stream_of"], cells["place"], strict=True)][: self._count]
+        """By op its stream and its place there; in the end those of :data:`AT_START`, before any."""
+        self._places.append((0, -1))
         self.choices: dict[int, TensorChoice] = {}
         self.cost: SimulatedCost = (self._count + 1, 0, 0)
         self._moves = _PresentMoves(self._compiler)
@@ -335,10 +340,10 @@ class PlanSimulator:
             return self.cost
         moved = self._moved(before)
         found: SimulatedCost = (self._count + 1, 0, moved)
-        loop = self._table.loop
-        if self._restore(self._snapshot_before(differ), before):
+        loop, (first, last) = self._table.loop, self._passed(differ)
+        if self._restore(self._snapshots[first - 1] if first else self._start, before):
             loop.recording = 0
-            found = self._followed(max(map(self._passed, differ)), before, moved, limit_ns)
+            found = self._followed(last, before, moved, limit_ns)
             loop.recording = 1
             self.work += loop.instants
         for t, moves in before.items():
@@ -384,7 +389,8 @@ class PlanSimulator:
             else:
                 self.choices[t] = choice
         if differ:
-            origin = self._snapshot_before(differ)
+            first, _ = self._passed(differ)
+            origin = self._snapshots[first - 1] if first else self._start
             self._restore(origin, before)
             self._keep(origin, self._moved(before))
         return self.cost
@@ -478,25 +484,14 @@ class PlanSimulator:
 
     def _before(self, i: int) -> list[int]:
         """The op before another on its stream, at whose end that one may begin to wait."""
-        cells = self._table.cells
-        place = cells["place"][i]
-        return [
-            cells["queue"][cells["queue_from"][cells["stream_of"][i]] + place - 1]
-            if place
-            else AT_START
-        ]
+        cells, (stream, place) = self._table.cells, self._places[i]
+        return [cells["queue"][cells["queue_from"][stream] + place - 1] if place else AT_START]
 
-    def _snapshot_before(self, ops: Iterable[int]) -> _Snapshot:
-        """The last snapshot at which none of some ops has ended."""
-        k = min(map(self._passed, ops))
-        return self._snapshots[k - 1] if k else self._start
-
-    def _passed(self, i: int) -> int:
-        """Return the number of snapshots at which an op has not ended."""
-        if i == AT_START:
-            return 0
-        cells = self._table.cells
-        return bisect_right(self._done[cells["stream_of"][i]], cells["place"][i])
+    def _passed(self, ops: Iterable[int]) -> tuple[int, int]:
+        """The least and the largest number of snapshots at which one of some ops has not ended."""
+        places = [self._places[i] for i in {*ops}]
+        passed = [bisect_right(self._done[stream], place) for stream, place in places]
+        return min(passed), max(passed)
 
     # -- runs
     # ----------------------------------------------------------------------------------------------
@@ -566,8 +561,9 @@ class PlanSimulator:
     def _waits(self, status: int) -> Iterable[tuple[int, int, int]]:
         cells = self._table.cells
         done, idle, cause = cells["done"], cells["op_idle"], cells["op_cause"]
-        for i in range(self._count):
-            if idle[i] and cells["place"][i] < done[cells["stream_of"][i]]:
+        for i in np.flatnonzero(idle).tolist():
+            stream, place = self._places[i]
+            if place < done[stream]:
                 yield i, idle[i], cause[i]
         ended = max(cells["free_since"])
         if status == ENDED and cells["scalars"][3] > ended:

@@ -318,7 +318,7 @@ class StallMoves:
             if own.after != AT_START:
                 changes[own.tensor] = kept(self._problem, own.tensor, choice.without(own.after))
             elif own.tensor not in self._problem.starts_below:
-                up = choice.without(own.after).having(start=start)
+                up = choice.without(own.after)._replace(start=start)
                 changes[own.tensor] = kept(self._problem, own.tensor, up)
         return changes
 
@@ -423,11 +423,13 @@ class StallMoves:
         )
         written = bool(self._graph.writers[t])
         if free and gap.after == AT_START and (clean or not written):
-            choice = choice.without(max(self._graph.users[t], default=AT_START)).having(start=BELOW)
+            choice = choice.without(max(self._graph.users[t], default=AT_START))._replace(
+                start=BELOW
+            )
         elif free and gap.after == AT_START:
-            choice = choice.having(start=HOME)
+            choice = choice._replace(start=HOME)
         elif choice.start == BELOW and gap.before == self._count:
-            choice = choice.without(AT_START).having(start=COPY if clean or not written else HOME)
+            choice = choice.without(AT_START)._replace(start=COPY if clean or not written else HOME)
         elif free and choice.start == HOME and gap.version == 0 and clean:
-            choice = choice.having(start=COPY)
+            choice = choice._replace(start=COPY)
         return choice.with_return(gap.after, back)

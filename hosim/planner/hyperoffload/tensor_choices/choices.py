@@ -8,10 +8,9 @@ rule of docs/contract.md by construction, for any choices: it says when each ten
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from operator import itemgetter
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
@@ -25,8 +24,7 @@ below only.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class TensorChoice:
+class TensorChoice(NamedTuple):
     """One tensor's life: the tier ``below`` that it moves to, how it starts, and its absences.
 
     ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
@@ -45,12 +43,12 @@ class TensorChoice:
 
     below: str
     start: str = HOME
-    away: Mapping[int, int | None] = field(default_factory=dict)
-    stores: Mapping[int, int] = field(default_factory=dict)
-    tiers: Mapping[int, str] = field(default_factory=dict)
-    turns: Mapping[int, int] = field(default_factory=dict)
-    store_turns: Mapping[int, int] = field(default_factory=dict)
-    leaves: Mapping[int, int] = field(default_factory=dict)
+    away: Mapping[int, int | None] = {}
+    stores: Mapping[int, int] = {}
+    tiers: Mapping[int, str] = {}
+    turns: Mapping[int, int] = {}
+    store_turns: Mapping[int, int] = {}
+    leaves: Mapping[int, int] = {}
 
     def key(self) -> tuple[object, ...]:
         """Return a key that is equal for equal choices alone."""
@@ -63,62 +61,37 @@ class TensorChoice:
 
     def without(self, after: int) -> TensorChoice:
         """The choice less one absence."""
-        return self.having(away={a: p for a, p in self.away.items() if a != after})
+        return self._replace(away={a: p for a, p in self.away.items() if a != after})
 
     def with_return(self, after: int, position: int | None) -> TensorChoice:
         """The choice with one absence set to return after ``position``."""
-        return self.having(away=_set(self.away, after, position))
+        return self._replace(away=_set(self.away, after, position))
 
     def with_store(self, after: int, position: int) -> TensorChoice:
         """The choice with the store before one absence issued after ``position``."""
-        return self.having(stores=_set(self.stores, after, position))
+        return self._replace(stores=_set(self.stores, after, position))
 
     def with_tier(self, after: int, tier: str) -> TensorChoice:
         """The choice with one absence in a tier."""
         others = {a: other for a, other in self.tiers.items() if a != after}
-        return self.having(tiers=others if tier == self.below else _set(others, after, tier))
+        return self._replace(tiers=others if tier == self.below else _set(others, after, tier))
 
     def below_in(self, tier: str) -> TensorChoice:
         """The choice with all absences in a tier."""
-        return self.having(below=tier, tiers={})
+        return self._replace(below=tier, tiers={})
 
     def with_turn(self, after: int, turn: int) -> TensorChoice:
         """The choice with the return of one absence elsewhere in its queue."""
-        return self.having(turns=_set(self.turns, after, turn))
+        return self._replace(turns=_set(self.turns, after, turn))
 
     def with_store_turn(self, after: int, turn: int) -> TensorChoice:
         """The choice with the store before one absence elsewhere in its queue."""
-        return self.having(store_turns=_set(self.store_turns, after, turn))
+        return self._replace(store_turns=_set(self.store_turns, after, turn))
 
     def with_leave(self, after: int, position: int) -> TensorChoice:
         """The choice with the tensor leaving for one absence after ``position``."""
         others = {a: other for a, other in self.leaves.items() if a != after}
-        return self.having(leaves=others if position == after else _set(others, after, position))
-
-    def having(
-        self,
-        below: str | None = None,
-        start: str | None = None,
-        away: Mapping[int, int | None] | None = None,
-        stores: Mapping[int, int] | None = None,
-        tiers: Mapping[int, str] | None = None,
-        turns: Mapping[int, int] | None = None,
-        store_turns: Mapping[int, int] | None = None,
-        leaves: Mapping[int, int] | None = None,
-    ) -> TensorChoice:
-        """The choice with another of these: a search makes many, and :func:`dataclasses.replace`
-        takes ten times as long.
-        """
-        return TensorChoice(
-            self.below if below is None else below,
-            self.start if start is None else start,
-            self.away if away is None else away,
-            self.stores if stores is None else stores,
-            self.tiers if tiers is None else tiers,
-            self.turns if turns is None else turns,
-            self.store_turns if store_turns is None else store_turns,
-            self.leaves if leaves is None else leaves,
-        )
+        return self._replace(leaves=others if position == after else _set(others, after, position))
 
 
 def _set(given: Mapping[int, T], key: int, value: T) -> Mapping[int, T]:
