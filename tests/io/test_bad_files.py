@@ -329,7 +329,13 @@ HARDWARE = {
     "channel key": (
         H + TIERS + "channels: {h2d: {form: ddr, to: hbm, bandwidth: 1 GB/s}}",
         "channels.h2d.from: missing; expected the keys from, to, bandwidth, latency, engines, "
-        "curve, pageable, beside, spread, source (and 1 more)",
+        "curve, pageable, beside, spread, queue, source (and 1 more)",
+    ),
+    "one queue": (
+        H + TIERS + "channels: {h2d: {from: ddr, to: hbm, bandwidth: 2 GB/s, queue: copies}, "
+        "d2h: {from: hbm, to: ddr, bandwidth: 2 GB/s, engines: 2, queue: copies}}",
+        "channels.d2h.queue: channels of one queue join the same two tiers with equally many "
+        "engines; h2d joins ddr and hbm with 1",
     ),
     "curve": (
         H

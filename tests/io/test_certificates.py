@@ -427,6 +427,7 @@ def forgeries() -> Iterator[tuple[str, Callable[[dict[str, Any]], None]]]:
             put(lambda ns: ns + 8, "given", "channels", channel, "latency_ns"),
         )
     yield "fewer engines", put(1, "given", "channels", "d2h", "engines")
+    yield "one queue for both", put("h2d", "given", "channels", "d2h", "queue")
     yield "a shorter makespan", put(lambda ns: ns - 1, "claims", "makespan_ns")
     yield "a longer makespan", put(lambda ns: ns + 1, "claims", "makespan_ns")
     yield "a higher bound", put(lambda ns: ns + 1, "claims", "lower_bound_ns")

@@ -455,7 +455,7 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
                 "to": c.destination,
                 "latency_ns": c.latency_ns,
                 "engines": c.engines,
-                "queue": machine.queue_of[c.name],
+                **({} if c.queue is None else {"queue": machine.queue_of[c.name]}),
             }
             for c in machine.channels
         },

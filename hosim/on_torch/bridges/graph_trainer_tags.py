@@ -11,7 +11,6 @@ they do is read off graphs that they made, not said here again.
 from __future__ import annotations
 
 from copy import deepcopy
-from importlib import import_module
 from typing import Any
 
 from torch.fx import Graph as FxGraph
@@ -58,9 +57,19 @@ class GraphTrainerOffload:
         self, *, hardware: Hardware, budget: int | float | str, after: str | None = None
     ) -> None:
         tier_below(hardware)
-        self._offload = _graph_trainer("cpu_offload")
-        self._recompute = _graph_trainer("selective_activation_remat")
-        self._policies = _graph_trainer("registry").MEMORY_POLICY_REGISTRY
+        try:
+            from torchtitan.experiments.graph_trainer import (
+                cpu_offload,
+                registry,
+                selective_activation_remat,
+            )
+        except ImportError as error:
+            raise InputError(
+                f"graph_trainer of torchtitan cannot be imported ({error}); install torchtitan "
+                "0.3.0 and triton"
+            ) from None
+        self._offload, self._recompute = cpu_offload, selective_activation_remat
+        self._policies = registry.MEMORY_POLICY_REGISTRY
         self._hardware = hardware
         self._budget = read_budget(budget)
         self._after = after
@@ -103,16 +112,6 @@ class GraphTrainerOffload:
         module = self._recompute.selective_activation_remat_pass(module)
         program = _without_copies(module)
         return program, [*copies([module], program, self._hardware)]
-
-
-def _graph_trainer(name: str) -> Any:
-    try:
-        return import_module(f"torchtitan.experiments.graph_trainer.{name}")
-    except ImportError as error:
-        raise InputError(
-            f"graph_trainer of torchtitan cannot be imported ({error}); install torchtitan 0.3.0 "
-            "and triton"
-        ) from None
 
 
 def _is_offloaded(node: Node) -> bool:
