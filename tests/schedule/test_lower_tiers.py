@@ -104,7 +104,10 @@ def test_routes_of_small_chunks_are_told_by_few_of_them(monkeypatch: pytest.Monk
     """Hops that share a fabric are played chunk by chunk: 64 MiB of 7 B each would be ten
     million.
     """
-    hardware = machine(("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2))
+    slow = ("nvme", "cxl", 10**7), ("cxl", "hbm", 10**7)  # a way by itself is not timed
+    hardware = machine(
+        ("nvme", "ddr", 10**9), ("ddr", "nvme", 10**8), *both("ddr", 10**9 // 2), *slow
+    )
     shared = replace(
         hardware,
         chunk_bytes=7,
@@ -124,6 +127,7 @@ def test_routes_of_small_chunks_are_told_by_few_of_them(monkeypatch: pytest.Monk
     assert [(b.up.name, b.down.name) for b in nearest_tiers(shared)] == [
         ("ddr-hbm", "hbm-ddr"),
         ("ddr-hbm", "ddr-nvme"),
+        ("cxl-hbm", "nvme-cxl"),
     ]
     assert played == [64]  # the way down fits into the fabric
 
