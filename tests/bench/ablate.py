@@ -196,7 +196,9 @@ class Counted:
     def arm(self, name: str, arm: Arm) -> Arm:
         """The arm, its work counted; one that does nothing, if it is the one to be without."""
 
-        def steps(search: Search, planned: PlannedGraph) -> Iterator[float | None]:
+        def steps(
+            search: Search, planned: PlannedGraph
+        ) -> Iterator[Callable[[], float | None] | None]:
             self._search = search
             going = arm(search, planned)
             while name != self.without:

@@ -20,13 +20,14 @@ from instances import Instance, instance
 from kept_table import KeptTable, Row, checksum
 
 from hosim.analysis import static_curve
+from hosim.edits import edited
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.planner.hyperoffload import JudgedGap, Weights, gap_figures, judged_gaps, search, select
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.local_moves import ChoiceMoves, LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import Problem, WorkDone, analyse, everything, insert
-from hosim.planner.rewrites import apply, candidates, cheapest, recomputes, reorder, segments
+from hosim.planner.rewrites import candidates, cheapest, recomputes, reorder, segments
 
 COLUMNS = ("instance", "pass", "how", "first", "second", "third", "checksum")
 SEED = 11
@@ -155,7 +156,7 @@ def _drops(problem: Problem, budgets: list[int]) -> Iterator[Made]:
         if count <= len(found)
     }
     for how, drops in sets.items():
-        again = apply(problem.graph, drops)
+        again = edited(problem.graph, recompute=recomputes(problem.graph, drops))
         yield (
             "drops",
             how,

@@ -18,7 +18,7 @@ from hosim.analysis import static_peak
 from hosim.analysis.verifying import check_edits, verify
 from hosim.cache_plan import DETACH, CacheOp, Plan
 from hosim.cli.main import app
-from hosim.edits import Edits
+from hosim.edits import Edits, edited
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph, GraphBuilder
@@ -29,7 +29,6 @@ from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.planner.rewrites import (
     Candidate,
-    apply,
     candidates,
     cheapest,
     recomputes,
@@ -46,6 +45,11 @@ FLAT = Hardware("flat", (Tier("hbm", 10**6, NS, "device"),), (), Compute({}))
 
 def named(graph: Graph, drops) -> set[tuple[str, str]]:
     return {(graph.tensors[t].name, graph.ops[after].name) for t, after in drops}
+
+
+def apply(graph: Graph, drops) -> Graph:
+    """The graph with the ops that the drops call for run again."""
+    return edited(graph, recompute=recomputes(graph, drops))
 
 
 def drop(graph: Graph, *pairs: tuple[str, str]) -> frozenset[tuple[int, int]]:

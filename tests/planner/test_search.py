@@ -93,7 +93,7 @@ class Watched:
 
     search: Search
 
-    def __call__(self, search: Search, planned: PlannedGraph) -> Iterator[float | None]:
+    def __call__(self, search: Search, planned: PlannedGraph) -> Iterator[None]:
         self.search = search
         return iter(())
 
@@ -142,9 +142,9 @@ def test_others_are_asked_where_the_bound_leaves_more_than_one_part_in_2000(
 ) -> None:
     steps = []
 
-    def needed(search: Search, planned: PlannedGraph) -> Iterator[float]:
+    def needed(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float]]:
         steps.append(search.best is None)
-        yield float("inf")
+        yield lambda: float("inf")
 
     monkeypatch.setattr(PlannedGraph, "least_ns", least_ns)
     graph, hw = one_wait(1000)
@@ -168,11 +168,11 @@ def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
     case, needs, steps = instance(3, 31), 10**6, []
     given = case.graph, case.hardware, case.budget_bytes
 
-    def needed(search: Search, planned: PlannedGraph) -> Iterator[float]:
+    def needed(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float]]:
         for _ in range(3):
             steps.append(search.work.done)
             search.work.done += needs
-            yield float("inf")
+            yield lambda: float("inf")
 
     fits, plain = (watched(*given, effort=spent) for spent in (0.0, effort))
     most = max(int(effort * plain.whole), fits.work.done) + 4 * plain.block
@@ -197,7 +197,9 @@ def test_what_is_returned_never_gets_slower_and_is_hardly_slower_than_the_best(
 ) -> None:
     case, seen = draw(number, 34), list[tuple[int, int]]()
 
-    def looking(search: Search, planned: PlannedGraph) -> Iterator[float | None]:
+    def looking(
+        search: Search, planned: PlannedGraph
+    ) -> Iterator[Callable[[], float | None] | None]:
         while search.best is not None and search.chosen is not None:
             search.work.done += 1000
             if search.nothing_fits:  # it promises nothing, so that others go on
@@ -206,7 +208,7 @@ def test_what_is_returned_never_gets_slower_and_is_hardly_slower_than_the_best(
             seen.append(
                 (search.chosen.outcome.cost.makespan_ns, search.best.outcome.cost.makespan_ns)
             )
-            yield search.best.outcome.cost.makespan_ns * 0.9
+            yield lambda: search.best and search.best.outcome.cost.makespan_ns * 0.9
 
     search(case.graph, case.hardware, case.budget_bytes, effort=0.05, arms=[looking])
     chosen = [takes for takes, _ in seen]

@@ -7,15 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toys import hill, machine, training
 
+from hosim.analysis import static_peak
 from hosim.edits import Edits
+from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
+from hosim.planner.hyperoffload import Search, stretched, swept
 from hosim.planner.hyperoffload.tensor_choices import analyse
-from hosim.planner.rewrites import Variants, candidates
+from hosim.planner.rewrites import Variants, rewriting
 
 
 def variants(graph: Graph, budget: int, **more: object) -> Variants:
     problem = analyse(graph, machine(**more))
-    return Variants(problem, Edits(graph), candidates(problem), budget)
+    return Variants(problem, Edits(graph), budget)
 
 
 def around() -> Graph:
@@ -112,3 +115,20 @@ def test_the_last_segments_stay():
     assert half.drops < two.drops < last.drops
     assert half.again_ns < two.again_ns < last.again_ns
     assert order.by((8, 8)).drops == frozenset()
+
+
+def test_what_was_weighed_first_is_swept_whatever_is_expected_of_it(monkeypatch):
+    """The plan in hand takes no longer than the ops. So nothing is worth a step, but for what the
+    first one has weighed.
+    """
+    graph = training(6)
+    search = Search(graph, machine(), static_peak(graph).bytes * 4 // 5, "toy", 0, replay)
+    swept(search, search.plain, stretched(search.plain))
+    assert search.best is not None
+    assert search.best.outcome.cost.makespan_ns == search.plain.problem.horizon_ns
+    tried = []
+    rewrites = "hosim.planner.rewrites.graph_rewrites"
+    monkeypatch.setattr(f"{rewrites}.swept", lambda *given: tried.append(given))
+    monkeypatch.setattr(f"{rewrites}.better_order", None)  # no further order is looked for
+    promise = next(rewriting(True, True)(search, search.plain))
+    assert (len(tried), promise()) == (1, None)

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import isqrt
+from math import inf, isqrt
 from random import Random
 
 from hosim.analysis.costmodel.spreads import has_draws
@@ -80,11 +80,12 @@ _POOL, _UNLIKE = 6, 10
 either has away.
 """
 
-Arm = Callable[["Search", "PlannedGraph"], Iterator[float | None]]
+Promise = Callable[[], float | None]
+Arm = Callable[["Search", "PlannedGraph"], Iterator[Promise | None]]
 """Offers plans to a search, for a graph, one piece of work at a step.
 
-What it yields is the makespan that its next step promises; None: what it gained lately says what it
-promises.
+What it yields is asked, whenever arms are compared, for the makespan that the next step promises;
+None: what the arm gained lately says that.
 """
 
 
@@ -171,6 +172,7 @@ class _Arm(ABC):
     def __init__(self, search: Search) -> None:
         self.search = search
         self._gained, self._spent = search.hoped, float(search.block)
+        self._said: Promise | None = None
 
     @property
     def found(self) -> Found | None:
@@ -181,6 +183,11 @@ class _Arm(ABC):
     def rate(self) -> float:
         """The part of a makespan that a unit of its work gains; what it did lately counts most."""
         return self._gained / max(1.0, self._spent)
+
+    @property
+    def said_ns(self) -> float | None:
+        """The makespan that its next step promises, if it says so."""
+        return None if self._said is None else self._said()
 
     @property
     @abstractmethod
@@ -198,9 +205,9 @@ class _Arm(ABC):
 
     def step(self) -> bool:
         """One piece of work; says whether there may be more."""
-        before, begun = self.found, self.search.work.done
+        before, begun, said = self.found, self.search.work.done, self.said_ns
         more = self.go_on()
-        if before is None:  # what brought the first plan shows nothing yet of what more of it gains
+        if before is None or said is not None:  # neither shows what more of it gains
             return more
         self._gained = self._gained * _FORGET + min(_gain(before, self.found), _MOST)
         self._spent = self._spent * _FORGET + self.search.work.done - begun
@@ -220,16 +227,15 @@ class _Bringing(_Arm):
         super().__init__(search)
         self._planned, self._bound = planned, bound
         self._steps = arm(search, planned)
-        self._said: float | None = None
 
     @property
     def least_ns(self) -> int:
         return self._planned.least_ns if self._bound else 0
 
     def promised_ns(self, work: int) -> float:
-        if self._said is None:
+        if (said := self.said_ns) is None:
             return super().promised_ns(work)
-        return float("-inf") if self.search.nothing_fits else self._said
+        return -inf if self.search.nothing_fits else said
 
     def go_on(self) -> bool:
         try:
@@ -582,6 +588,9 @@ class Search:
         """Return whether enough is to be expected of the rest of the work."""
         if self.best is None or self.nothing_fits:
             return self.best is None or left + self.whole > 0
-        return left > 0 and arm.promised_ns(left) < self.best.outcome.cost.makespan_ns * (
-            1 - _SHARE
-        )
+        return left > 0 and self.pays(arm.promised_ns(left))
+
+    def pays(self, promised_ns: float) -> bool:
+        """Return whether a plan of so many nanoseconds would be worth more work."""
+        best_ns = inf if self.best is None else self.best.outcome.cost.makespan_ns
+        return promised_ns < best_ns * (1 - _SHARE)

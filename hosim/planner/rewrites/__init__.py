@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     )
     from hosim.planner.rewrites.recompute import (
         Candidate,
-        apply,
         candidates,
         cheapest,
         recomputes,
@@ -29,12 +28,12 @@ else:
         {
             "graph_rewrites": "Variants rewriting",
             "processor_choice": "edits_tried groups_of halfway updated_in_place",
-            "recompute": "Candidate apply candidates cheapest recomputes segments",
+            "recompute": "Candidate candidates cheapest recomputes segments",
             "reorder": "eager reorder",
         },
     )
 
 __all__ = [
-    "Candidate", "Variants", "apply", "candidates", "cheapest", "eager", "edits_tried", "groups_of",
+    "Candidate", "Variants", "candidates", "cheapest", "eager", "edits_tried", "groups_of",
     "halfway", "recomputes", "reorder", "rewriting", "segments", "updated_in_place",
 ]  # fmt: skip

@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import product
-from math import sqrt
+from math import inf, sqrt
 
 import numpy as np
 
 from hosim.analysis import Numbers, edited_curve
 from hosim.analysis.costmodel.transfers import channel_bandwidth
-from hosim.analysis.lower_bounds import LowerBounds
 from hosim.cache_plan import AT_START, Plan
 from hosim.edits import Edits, edited
 from hosim.errors import InfeasibleError
@@ -64,15 +63,9 @@ where little is above the budget.
 """
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Shares of what could be recomputed instead of moved."""
-SMALL = 200
-"""Ops up to which sets of drops are improved one by one, and every variant that may win is swept:
-that takes less work than to find out which is worth it.
-"""
-_LOOKS = 400
-"""How often sets of drops are looked at where they are improved one by one, on small graphs."""
-_GROUP_LOOKS, _GROUP_OPS, _FEWEST_LOOKS = 20, 40_000, 8
-"""How often sets of drops are looked at where they are improved by groups: at most, in ops of all
-graphs looked at, and at least.
+_GROUP_OPS, _FEWEST_LOOKS = 40_000, 8
+"""How often sets of drops are looked at where they are improved: in ops of all graphs looked at, and
+at least.
 """
 _SMALLEST_GROUP = 100
 """Groups of less than one part in so many of the bytes that could be dropped are left as they
@@ -87,17 +80,16 @@ _NO_TIER = 1e3
 """Nanoseconds for a byte where no tier is below."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Variant:
     """A graph that follows from the workload by ``edits``, and how promising it is.
 
-    ``ordered`` is the workload with its ops in the order that ``edits`` give. ``again_ns`` is the
-    time of the ops that run again, ``excess_bytes`` what the static peak has above the budget.
-    ``expected_ns`` is about what a plan takes: what the peak has above the budget leaves before it
-    and returns after it.
+    ``among`` are those with the same order of the ops. ``again_ns`` is the time of the ops that run
+    again, ``excess_bytes`` what the static peak has above the budget. ``expected_ns`` is about what
+    a plan takes: what the peak has above the budget leaves before it and returns after it.
     """
 
-    ordered: Graph
+    among: Variants
     edits: Edits
     drops: frozenset[Drop]
     again_ns: int
@@ -109,35 +101,29 @@ class Variant:
         """The graph that follows; made where it is asked for, as few variants are planned of those
         that are weighed.
         """
-        return edited(self.ordered, recompute=self.edits.recompute)
-
-    @property
-    def weight(self) -> tuple[int, int]:
-        """Less is better where nothing fits yet."""
-        return self.excess_bytes, self.again_ns
+        return edited(self.among.problem.graph, recompute=self.edits.recompute)
 
 
 class Variants:
     """The variants of a graph whose ops are in one order; ``edits`` say in which, and each set of
-    drops is weighed once.
+    drops is weighed once. Without ``recompute`` nothing runs again.
     """
 
-    def __init__(
-        self, problem: Problem, edits: Edits, recomputable: Sequence[Candidate], budget: int
-    ) -> None:
+    def __init__(self, problem: Problem, edits: Edits, budget: int, recompute: bool = True) -> None:
         self.problem = problem
         self.edits = edits
-        self.recomputable = recomputable
         self.budget = budget
+        self._recompute = recompute
         self._durations = np.array(problem.durations, np.int64)
         self._known: dict[frozenset[Drop], Variant] = {}
         self._below, self._clean = _may_start_below(problem)
         self._down_ns = self._byte_ns([tier.down for tier in problem.below])
         self._up_ns = self._byte_ns([tier.up for tier in problem.below])
 
-    def recomputing(self) -> Variants:
-        """The same with all that may run again."""
-        return Variants(self.problem, self.edits, candidates(self.problem), self.budget)
+    @cached_property
+    def recomputable(self) -> Sequence[Candidate]:
+        """All that may run again."""
+        return candidates(self.problem) if self._recompute else ()
 
     def __call__(self, drops: frozenset[Drop]) -> Variant:
         """The variant with these drops."""
@@ -156,7 +142,7 @@ class Variants:
             int(above.max(initial=0)),
         )
         return Variant(
-            self.problem.graph,
+            self,
             edits,
             drops,
             again_ns,
@@ -215,19 +201,15 @@ class Variants:
         return [self(frozenset()), *[self.by(recipe) for recipe in fitting if self.recomputable]]
 
     def improved(self) -> Variant:
-        """The variant of which the least is expected so far, improved by groups; on small graphs by
-        single drops first.
-        """
+        """The variant of which the least is expected so far, improved by groups."""
         best = min(self.known, key=lambda variant: (variant.expected_ns, variant.again_ns))
-        if len(self.problem.graph.ops) <= SMALL and self.recomputable:
-            best = self._improved(min(self.known, key=lambda variant: variant.weight))
         return self.improved_by_groups(best) if self.recomputable else best
 
     def improved_by_groups(self, best: Variant) -> Variant:
         """``best`` with groups of candidates that are alike added or taken away, whole and then by
         halves, while less time is expected.
         """
-        looks = max(_FEWEST_LOOKS, min(_GROUP_LOOKS, _GROUP_OPS // len(self.problem.graph.ops)))
+        looks = max(_FEWEST_LOOKS, _GROUP_OPS // len(self.problem.graph.ops))
         whole = self._groups()
         halves = [
             half
@@ -293,24 +275,6 @@ class Variants:
         for group in self._groups() if drops else ():
             yield self(_without(drops, group))
 
-    def _improved(self, best: Variant) -> Variant:
-        """``best`` with single candidates added or taken away while the excess, then the time of
-        what runs again, gets less.
-        """
-        looks = _LOOKS
-        improved = True
-        while improved:
-            improved = False
-            for candidate in self.recomputable:
-                for change in (candidate.drops, candidate.drops[:1]):
-                    looks -= 1
-                    if looks < 0:
-                        return best
-                    changed = self(best.drops.symmetric_difference(change))
-                    if changed.weight < best.weight:
-                        best, improved = changed, True
-        return best
-
 
 def _may_start_below(problem: Problem) -> tuple[Numbers, Numbers]:
     """Return the bytes at each op of tensors that may start below and are not used up to it, and of
@@ -360,12 +324,8 @@ def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Ca
 
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
-_WORTH = 0.995
-"""A variant of a graph that is not small is worth a plan if it is expected to take less than this
-part of what the graph as it is takes.
-"""
-_OF_AN_ORDER, _OF_A_VARIANT, _OF_A_BOUND = 110, 12, 90
-"""The work of finding an order of the ops, of weighing a variant, and of its bound, for each op."""
+_OF_AN_ORDER, _OF_A_VARIANT = 110, 12
+"""The work of finding an order of the ops and of weighing a variant, for each op."""
 
 
 def rewriting(reorder: bool, recompute: bool) -> Arm:
@@ -374,24 +334,20 @@ def rewriting(reorder: bool, recompute: bool) -> Arm:
 
 
 class _Rewrites:
-    """The variants weighed so far, with what is made of them; by what tells variants apart."""
+    """The variants weighed so far, and what the plans of sweeps take for some of them."""
 
     def __init__(self, search: Search, planned: PlannedGraph, recompute: bool) -> None:
-        self._search, self._recompute = search, recompute
-        self._graph = planned.problem.graph
-        self._small = len(self._graph.ops) <= SMALL
-        self._orders: dict[tuple[str, ...], Variants] = {}
-        plain = Variants(planned.problem, Edits(self._graph), (), search.budget_bytes)(frozenset())
-        self._known: dict[object, Variant] = {_key(plain.edits): plain}
-        self._least_ns = dict[object, int]()
-        self._tried = {_key(plain.edits)}
-        self._swept: dict[object, int] = {}
-        """What the plans of sweeps take."""
-        self._plain = plain
+        self._search, self._graph, self._recompute = search, planned.problem.graph, recompute
+        plain = Variants(planned.problem, Edits(self._graph), search.budget_bytes, recompute)
+        self._plain = plain(frozenset())
+        self._known: dict[object, Variant] = {}
+        """By what tells variants apart."""
+        self._swept: dict[Variant, float] = {}
+        self._planned: dict[PlannedGraph, Variant] = {planned: self._plain}
 
-    def steps(self, reorder: bool) -> Iterator[float | None]:
-        """Weigh the variants of one order after the other, and sweep the most promising one of all
-        so far.
+    def steps(self, reorder: bool) -> Iterator[Callable[[], float | None]]:
+        """Sweep the variants weighed so far, the most promising one first; weigh more before those
+        that promise nothing.
         """
         if (
             not (reorder or self._recompute)
@@ -400,184 +356,139 @@ class _Rewrites:
         ):
             return
         weighing = self._weighed(reorder)
-        more, begun = next(weighing, False), False
+        orders_left: bool | None = next(weighing)
         while True:
             self._note_near()
-            least_ns, best = self._most_promising()
-            promised_ns = None if best is None else self._promised_ns(least_ns, more)
-            if best is None and not more:
+            variant = self._most_promising()
+            if variant is None and orders_left is None:
                 return
-            if begun or promised_ns is None:  # what was weighed first is no use without its plan
-                yield promised_ns
-            begun = True
-            if best is not None and (promised_ns is not None or not more):
-                self._tried.add(_key(best.edits))
-                planned = self._planned_graph(best)
-                with suppress(InfeasibleError):
-                    check_floor(planned.problem, self._search.budget_bytes)
-                    swept(self._search, planned, stretched(planned))
-                if planned.evaluate.least_ns is not None:
-                    self._swept[_key(best.edits)] = planned.evaluate.least_ns
+            begun = bool(self._swept)  # what was weighed first is no use without its plan
+            if begun:
+                yield partial(self._promised_ns, variant, orders_left is True)
+            pays = not begun or orders_left is None or self._promised_ns(variant) is not None
+            if variant is not None and pays:
+                self._sweep(variant)
             else:
-                more = next(weighing, False)
+                orders_left = next(weighing, None)
 
     def _weighed(self, reorder: bool) -> Iterator[bool]:
-        """Weigh variants: the orders of the ops alone, the likely sets of what runs again in each,
-        and then others.
+        """Weigh variants: the likely sets of what runs again in one order of the ops after the
+        other, and then others. Says whether there may be more orders.
         """
         orders: list[Variants] = []
         for ordered in _orders(self._search, self._graph, reorder):
-            edits = (
-                Edits(self._graph)
-                if ordered is self._graph
-                else Edits(self._graph, tuple([op.name for op in ordered.ops]))
-            )
-            orders.append(
-                Variants(
-                    analyse(ordered, self._search.hardware), edits, (), self._search.budget_bytes
-                )
-            )
-            self._orders[edits.order] = orders[-1]
-            self._noted(orders[-1], lambda order: order.proposed(()))
-        if not self._recompute:
+            orders.append(self._plain.among if ordered is self._graph else self._in_order(ordered))
+            self._noted(orders[-1], lambda order: order.proposed(LIKELY))
             yield True
-            return
-        least_ns = min([self._estimate_ns(order(frozenset())) for order in orders])
-        orders.sort(key=lambda order: _WORTH * self._estimate_ns(order(frozenset())) > least_ns)
-        again = [order.recomputing() for order in orders]
-        for order in again:
-            self._orders[order.edits.order] = order
-            yield self._noted(order, lambda order: order.proposed(LIKELY))
-        for order in again:
-            yield self._noted(order, lambda order: [*order.proposed(OTHERS), order.improved()])
+        for order in orders:
+            least_bytes = min([variant.excess_bytes for variant in order.known])
+            if least_bytes < order(frozenset()).excess_bytes:
+                self._noted(order, lambda order: [*order.proposed(OTHERS), order.improved()])
+                yield False
 
-    def _noted(self, order: Variants, weigh: Callable[[Variants], Iterable[Variant]]) -> bool:
+    def _in_order(self, ordered: Graph) -> Variants:
+        """The variants whose ops are in an order."""
+        edits = Edits(self._graph, tuple([op.name for op in ordered.ops]))
+        problem = analyse(ordered, self._search.hardware)
+        return Variants(problem, edits, self._search.budget_bytes, self._recompute)
+
+    def _noted(self, order: Variants, weigh: Callable[[Variants], Iterable[Variant]]) -> None:
         known = len(order.known)
-        self._known |= {_key(variant.edits): variant for variant in weigh(order)}
+        for variant in weigh(order):
+            self._known.setdefault((variant.edits.order, variant.edits.recompute), variant)
         self._search.work.done += _OF_A_VARIANT * len(self._graph.ops) * (len(order.known) - known)
-        return True
 
-    def _most_promising(self) -> tuple[float, Variant | None]:
-        """The variant not tried yet of which the least is expected, of those best in their orders
-        and worth a plan; and its estimate.
+    def _most_promising(self) -> Variant | None:
+        """The variant of which the least is estimated, then with the fewest ops that run again; of
+        those not swept, and without one swept in its order that does not fit and has no more above
+        the budget.
         """
-        found: dict[tuple[str, ...], Variant] = {}
-        for key, variant in self._known.items():
-            known = found.get(variant.edits.order)
-            if (
-                key not in self._tried
-                and (known is None or variant.expected_ns < known.expected_ns)
-                and self._may_win(variant)
-            ):
-                found[variant.edits.order] = variant
-        any_may_win = self._small or self._search.nothing_fits
-        least_ns = float("inf") if any_may_win else _WORTH * self._estimate_ns(self._plain)
-        best: Variant | None = None
-        for variant in sorted(found.values(), key=self._at_least_ns):
-            if self._at_least_ns(variant) >= least_ns:
-                break  # bounds take time
-            estimate_ns = self._estimate_ns(variant)
-            if estimate_ns < least_ns:
-                least_ns, best = estimate_ns, variant
-        return least_ns, best
-
-    def _may_win(self, variant: Variant) -> bool:
-        """Return whether the sweeps so far leave it open: with no less above the budget a variant
-        takes no less, but for what runs again.
-        """
-        best = self._search.best
-        here = None if best is None else _key(best.planned.edits or self._plain.edits)
-        if here not in self._swept:
-            return True
-        return all(
-            [
-                takes_ns + variant.again_ns - self._known[key].again_ns < self._swept[here]
-                for key, takes_ns in self._swept.items()
-                if key != here and self._known[key].excess_bytes <= variant.excess_bytes
-            ]
-        )
-
-    def _at_least_ns(self, variant: Variant) -> float:
-        """Return the lower bound on the estimate of a variant."""
-        return sqrt(
-            variant.expected_ns
-            * (sum(self._search.plain.problem.durations) + variant.again_ns)
-            / len(self._graph.streams)
+        untried = [
+            variant
+            for variant in self._known.values()
+            if all(
+                [
+                    variant.excess_bytes < other.excess_bytes
+                    for other, ns in self._swept.items()
+                    if variant.among is other.among and (ns == inf or variant is other)
+                ]
+            )
+        ]
+        return min(
+            untried,
+            key=lambda variant: (self._estimate_ns(variant), len(variant.edits.recompute)),
+            default=None,
         )
 
     def _estimate_ns(self, variant: Variant) -> float:
-        """Between what a plan is expected to take and what none beats: the one knows little of
-        order, the other little of room.
+        """What is expected, by how far the fastest sweep in its order was from that: what is
+        expected knows little of order. It is right about variants that need no transfers.
         """
-        key = _key(variant.edits)
-        if key not in self._least_ns:
-            self._search.work.done += _OF_A_BOUND * len(variant.graph.ops)
-            bounds = variant.graph.derived_on(self._search.hardware, LowerBounds)
-            self._least_ns[key] = bounds.quick_ns(self._search.budget_bytes)
-        return sqrt(variant.expected_ns * self._least_ns[key])
+        swept = [
+            (ns, other.expected_ns)
+            for other, ns in self._swept.items()
+            if variant.among is other.among and variant.excess_bytes and other.excess_bytes
+        ]
+        takes_ns, expected_ns = min(swept, default=(inf, 1.0))
+        return variant.expected_ns * (takes_ns / expected_ns if takes_ns < inf else 1.0)
 
-    def _planned_graph(self, variant: Variant) -> PlannedGraph:
-        """Return the graph to plan for."""
-        problem = None if variant.edits.recompute else self._orders[variant.edits.order].problem
-        return self._search.planned_graph(variant.graph, variant.edits, problem)
-
-    def _promised_ns(self, least_ns: float, more: bool) -> float | None:
-        """Return the time that a plan of an estimate takes, if that is as far from it as the best
-        plan is from its own.
-
-        None where no more is known than what such plans gained, since there are ``more`` variants
-        to weigh, or the graph is small.
+    def _promised_ns(self, variant: Variant | None, orders_left: bool = False) -> float | None:
+        """What a variant promises: as much less than its estimate as the best plan takes less than
+        its sweep's; and what an order promises that is not known yet: as little as is expected in
+        others. None if that does not pay.
         """
-        best, plain_ns = self._search.best, self._estimate_ns(self._plain)
-        if best is None or self._search.nothing_fits:
-            return least_ns if least_ns < _WORTH * plain_ns else None
-        best_ns, here = (
-            best.outcome.cost.makespan_ns,
-            self._known.get(_key(best.planned.edits or self._plain.edits)),
-        )
-        promised_ns = (
-            least_ns * best_ns / max(1.0, plain_ns if here is None else self._estimate_ns(here))
-        )
-        unknown = (more or self._small) and promised_ns >= _WORTH * best_ns
-        return None if unknown else promised_ns
+        best = self._search.best
+        here = None if best is None else self._planned.get(best.planned)
+        promised_ns = inf if variant is None else self._estimate_ns(variant)
+        if best is not None and here in self._swept:
+            promised_ns *= best.outcome.cost.makespan_ns / self._swept[here]
+        if orders_left:
+            promised_ns = min([promised_ns, *[known.expected_ns for known in self._known.values()]])
+        return promised_ns if self._search.nothing_fits or self._search.pays(promised_ns) else None
+
+    def _sweep(self, variant: Variant) -> None:
+        """Offer the plan of a sweep."""
+        planned = self._search.plain
+        if variant is not self._plain:
+            problem = None if variant.edits.recompute else variant.among.problem
+            planned = self._search.planned_graph(variant.graph, variant.edits, problem)
+        self._planned[planned] = variant
+        with suppress(InfeasibleError):
+            check_floor(planned.problem, self._search.budget_bytes)
+            swept(self._search, planned, stretched(planned))
+        takes_ns = planned.evaluate.least_ns
+        self._swept[variant] = inf if takes_ns is None else takes_ns
 
     def _note_near(self) -> None:
         """Weigh variants that run again what the best plan moves, or move what it runs again."""
         best = self._search.best
-        if best is None or best.rival or self._search.nothing_fits:
+        if not self._swept or best is None or best.rival or self._search.nothing_fits:
             return
-        variant = self._known.get(_key(best.planned.edits or self._plain.edits))
-        order = None if variant is None else self._orders.get(variant.edits.order)
-        if variant is not None and order is not None:
-            drops = variant.drops
+        here, plan = self._planned.get(best.planned), best.outcome.plan
+        if here is not None:
             self._noted(
-                order,
+                here.among,
                 lambda order: [
-                    *order.instead_of_moves(best.outcome.plan, drops),
-                    *order.moving_instead(drops),
+                    *order.instead_of_moves(plan, here.drops),
+                    *order.moving_instead(here.drops),
                 ],
             )
 
 
 def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:
-    """The graph with each op that frees memory as soon as it can be, in the order that holds least,
-    and as it is.
+    """The graph with each op that frees memory as soon as it can be, as it is, and in the order
+    that holds least.
     """
-    found: list[Graph] = []
-    if reorder:
-        search.work.done += _OF_AN_ORDER * len(graph.ops)
-        found.append(eager(graph))
-        yield found[0]
-        other = better_order(
-            graph, search.plain.problem.durations, search.budget_bytes, search.hardware.device_tier
-        )
-        if other.ops != found[0].ops:
-            found.append(other)
-            yield other
-    if all(graph.ops != other.ops for other in found):
+    if not reorder:
         yield graph
-
-
-def _key(edits: Edits) -> tuple[object, ...]:
-    """Return the key that tells variants apart."""
-    return edits.order, edits.recompute
+        return
+    search.work.done += _OF_AN_ORDER * len(graph.ops)
+    soon = eager(graph)
+    if soon.ops != graph.ops:
+        yield soon
+    yield graph
+    least = better_order(
+        graph, search.plain.problem.durations, search.budget_bytes, search.hardware.device_tier
+    )
+    if least.ops not in (soon.ops, graph.ops):
+        yield least

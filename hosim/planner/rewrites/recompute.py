@@ -22,7 +22,7 @@ from itertools import accumulate
 from hosim.analysis import Gap, initial_set
 from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import AT_START
-from hosim.edits import Recompute, edited, why_once
+from hosim.edits import Recompute, why_once
 from hosim.graph import Graph
 from hosim.planner.hyperoffload.tensor_choices import Problem
 
@@ -54,11 +54,6 @@ class Candidate:
     def ns_per_byte(self) -> float:
         """Time of recomputation by byte relieved."""
         return self.recompute_ns / self.saved_bytes
-
-
-def apply(graph: Graph, drops: Iterable[Drop]) -> Graph:
-    """``graph`` with the ops that ``drops`` call for run again."""
-    return edited(graph, recompute=recomputes(graph, drops))
 
 
 def candidates(problem: Problem) -> tuple[Candidate, ...]:
