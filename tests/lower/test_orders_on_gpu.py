@@ -234,6 +234,28 @@ def test_where_segments_cannot_be_ops_run_one_by_one(plan, cuda, tmp_path):
     assert all(map(torch.equal, found, wanted[0]))
 
 
+def test_two_plans_in_turn_whose_segments_run_as_one(cuda):
+    """Each records anew when it has the tensors again, which are at other addresses then."""
+    model, device = Writes(), CudaDevice(MACHINE, index=0)
+    device.captures = True
+    (x,) = (one.placeholder for one in PROGRAM.givens if not one.own)
+    plans_of = Plan(PROGRAM.graph, "resident"), BELOW
+    one, other = (Executor(lowered(PROGRAM, plan), MACHINE, device) for plan in plans_of)
+    values, wanted, results = values_of(model), Writes(), []
+    with Launched(cuda), one:
+        one.place(values)
+        for _ in range(2):
+            results += [one.run({x: X})[0] for _ in range(3)]
+            other.take_over(one)
+            assert one.segments is None
+            results += [other.run({x: X})[0] for _ in range(3)]
+            sizes = {n: value.untyped_storage().nbytes() for n, value in values.items()}
+            assert [size for name, size in sizes.items() if "state" in name] == [0]
+            one.take_over(other)
+        results = [result.clone() for result in results]
+    assert all(torch.equal(result, wanted(X).detach()) for result in results)
+
+
 def test_contents_are_back_after_a_call_of_segments_that_fails(cuda, monkeypatch):
     """The copy down of what the last call has written fails: it is on the device, at the address
     that the segments gave it.

@@ -24,7 +24,7 @@ from hosim.on_torch.lower.order import StepOrder, last_needs
 from hosim.on_torch.lower.step_values import StepValues
 
 if TYPE_CHECKING:
-    from hosim.on_torch.lower.devices.cuda_graphs import CudaGraphs
+    from hosim.on_torch.lower.devices import CudaGraphs
     from hosim.on_torch.lower.insert import Lowered
 
 _LOOKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
