@@ -18,6 +18,7 @@ import contextlib
 import weakref
 
 import torch
+from fake_graphs import CUDAGraph, MemPool, not_permitted
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
@@ -41,6 +42,7 @@ def install(monkeypatch, **options):
     monkeypatch.setattr(f"{of_torch}.cuda", cuda)
     monkeypatch.setattr(f"{of_torch}.used_on", cuda.record_stream)
     monkeypatch.setattr(f"{of_torch}.gpu", cuda.gpu)
+    monkeypatch.setattr(f"{of_torch}.address", cuda.address)
     monkeypatch.setattr(
         f"{of_torch}.is_on",
         lambda tensor, gpu: (
@@ -71,6 +73,7 @@ class Stream:
         self.free_ns = 0
 
     def wait_event(self, event):
+        self.cuda.require_no_capture()
         _learn(self.clock, event.clock)
         self.free_ns = max(self.free_ns, event.at_ns)
 
@@ -108,6 +111,7 @@ class Event:
         self.is_recorded = True
 
     def query(self):
+        self.cuda.require_no_capture()
         self.cuda.now_ns += self.cuda.query_ns
         if self.at_ns <= self.cuda.now_ns:
             _learn(self.cuda.known, self.clock)
@@ -115,6 +119,7 @@ class Event:
         return False
 
     def synchronize(self):
+        self.cuda.require_no_capture()
         self.cuda.now_ns = max(self.cuda.now_ns, self.at_ns)
         _learn(self.cuda.known, self.clock)
 
@@ -177,6 +182,11 @@ class FakeCuda:
         self.pinned_bytes = 0
         self.registered = {}  # first address -> bytes that the driver has pinned
         self.unpinnable = False
+        self.pools = []  # weak references to pools beside the shared one
+        self.pool = None  # the one that requests outside of captures go to
+        self.pool_of = {}  # storage -> its pool, of those in one
+        self.capturing = None  # the graph under capture
+        self.launched = None  # the mode that follows ops
         self.refused = 0  # how many of the next allocations fail, whatever room there is
 
     # -- streams
@@ -236,10 +246,47 @@ class FakeCuda:
         finally:
             self.current_of[stream.device] = before
 
+    # -- graphs
+    # ----------------------------------------------------------------------------------------------
+
+    def MemPool(self):  # noqa: N802
+        return MemPool(self)
+
+    def CUDAGraph(self):  # noqa: N802
+        return CUDAGraph(self)
+
+    @contextlib.contextmanager
+    def use_mem_pool(self, pool, device=None):
+        self.pool = pool
+        try:
+            yield
+        finally:
+            self.pool = None
+
+    def live_pools(self):
+        return [pool for one in self.pools if (pool := one()) is not None]
+
+    def pool_at(self, pointer):
+        return next((pool for pool in self.live_pools() if pool.has(pointer)), None)
+
+    def address(self, storage):
+        """Where a storage's bytes are: those of a pool in its arena."""
+        pool = self.pool_of.get(storage._cdata)
+        return storage.data_ptr() if pool is None else pool.real(self.blocks[storage._cdata][1])
+
+    def require_no_capture(self):
+        if self.capturing is not None:
+            raise not_permitted()
+
+    def is_hosts(self, value):
+        key = value.untyped_storage()._cdata
+        return key in self.pageable or key in self.host or self.pinned_at(value) is not None
+
     def synchronize(self, device=None):
         """What the host launches after it has waited comes after all that is there, on one
         device.
         """
+        self.require_no_capture()
         streams = [stream for stream in self.streams if stream.device == self.of(device)]
         self.now_ns = max(self.now_ns, *(stream.free_ns for stream in streams))
         for stream in streams:
@@ -258,8 +305,14 @@ class FakeCuda:
                 self.allocator.complete(address)
         retries = self.allocator.stats.retries
         address = None
+        pool = self.pool if self.capturing is None else self.capturing.pool
         if self.refused:
             self.refused -= 1
+        elif pool is not None:
+            self.pool_of[storage._cdata] = pool
+            address = pool.malloc(size, stream.number)
+            if self.memory_reserved(self.used) > self.allocator._capacity // self.scale:
+                address = None
         else:
             address = self.allocator.try_malloc(size * self.scale, stream.number)
         if self.pending and self.allocator.stats.retries > retries:  # it waited for all of them
@@ -282,6 +335,10 @@ class FakeCuda:
         if block is None:
             return
         _, address, stream = block
+        pool = self.pool_of.pop(key, None)
+        if pool is not None:
+            pool.allocator.free(address)
+            return
         clock = {**stream.clock}
         _learn(clock, self.known)
         for _, _, number, count, _ in accesses:
@@ -335,7 +392,8 @@ class FakeCuda:
 
     def memory_reserved(self, device=None):
         is_used = self.of(device) == self.used
-        return self.allocator.stats.reserved_bytes // self.scale if is_used else 0
+        every = [self.allocator, *(pool.allocator for pool in self.live_pools())]
+        return sum(one.stats.reserved_bytes for one in every) // self.scale if is_used else 0
 
     def max_memory_reserved(self):
         return self.allocator.stats.peak_reserved_bytes // self.scale
@@ -436,6 +494,7 @@ class Launched(TorchDispatchMode):
     def __init__(self, cuda):
         super().__init__()
         self.cuda = cuda
+        cuda.launched = self
         RULES_BROKEN.clear()
 
     def __exit__(self, *exception):
@@ -456,8 +515,12 @@ class Launched(TorchDispatchMode):
             )
         if any(map(_has_no_bytes, (*read, *written))):
             return func(*args, **kwargs)
+        capturing, cuda.capturing = cuda.capturing, None  # what is given was there before
         for value in (*read, *written):
             self.see(value)
+        cuda.capturing = capturing
+        if capturing is not None and capturing.stream is cuda.current:
+            return capturing.note(func, args, kwargs, read, written)
         if any(value.untyped_storage()._cdata in cuda.pageable for value in (*read, *written)):
             return self.by_the_host(func, args, kwargs, named, read, written)
         random = torch.get_rng_state() if torch.Tag.nondeterministic_seeded in func.tags else None
@@ -545,7 +608,8 @@ class Launched(TorchDispatchMode):
 
     def see(self, value):
         storage = value.untyped_storage()
-        if storage.nbytes() and storage._cdata not in self.cuda.blocks and not self.on_host(value):
+        is_known = storage._cdata in self.cuda.blocks or self.cuda.pool_at(storage.data_ptr())
+        if storage.nbytes() and not is_known and not self.on_host(value):
             self.cuda.malloc(storage, storage.nbytes(), self.cuda.current)
 
     def duration_ns(self, func, read, written):
@@ -577,7 +641,13 @@ class Launched(TorchDispatchMode):
         if not storage.nbytes():
             return
         first, last = EVERYTHING
-        if self.on_host(value):
+        pool = self.cuda.pool_at(value.data_ptr())
+        if pool is not None:
+            key = pool.id
+            first = value.data_ptr()
+            ends = zip(value.shape, value.stride(), strict=True)
+            last = first + (1 + sum((n - 1) * step for n, step in ends)) * value.element_size()
+        elif self.on_host(value):
             assert value.is_contiguous()
             key = key if key in self.cuda.host else self.cuda.pinned_at(value)
             first = value.data_ptr()

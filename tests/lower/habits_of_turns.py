@@ -11,6 +11,7 @@ import pickle
 import random
 import threading
 import types
+from typing import ClassVar
 
 import numpy
 import torch
@@ -70,7 +71,7 @@ def the_code_of_a_function_replaced(go):
 @habit
 def a_lambda_in_a_dictionary_of_the_class(go):
     class Acts(Net):
-        acts = {"now": torch.tanh}
+        acts: ClassVar = {"now": torch.tanh}
 
         def forward(self, x):
             return self.second(self.acts["now"](self.first(x)))
@@ -612,20 +613,17 @@ def an_input_that_the_model_writes(go):
 
 @habit
 def results_are_kept_over_calls(go):
-    kept = []
     with go(Net(), {"x": X[0]}) as run:
-        for x in X:
-            kept.append(run(x=x))
+        kept = [run(x=x) for x in X]
     yield kept
 
 
 @habit
 def results_are_kept_over_steps(go):
-    model, kept = Net(), []
+    model = Net()
     optimizer = adamw(model)
     with go(model, {"x": X[0]}, optimizer, square) as step:
-        for x in X:
-            kept.append(step(x=x))
+        kept = [step(x=x) for x in X]
         yield kept
     yield kept
 

@@ -246,11 +246,6 @@ OTHERS = {
 """Module, maker, its arguments and inputs of each."""
 
 NAMES = (*TRANSFORMERS, *OTHERS)
-KNOWN = {("patchtst", False): ("PEAK",)}
-"""What is not as it should be. Under a dispatch mode, as the tracker of bytes is one, ``linear`` of
-a tensor that is not contiguous adds its bias out of place; torch's profiler, which is none, finds
-the predicted peak there.
-"""
 
 
 def built(name: str, training: bool) -> tuple[torch.nn.Module, dict]:

@@ -118,3 +118,83 @@ def test_an_allocation_that_is_refused_draws_nothing(fake):
         with pytest.raises(torch.OutOfMemoryError):
             torch.rand(3)
         assert torch.equal(torch.rand(3), wanted)
+
+
+def captured(fake, work, pool=None, generator=None):
+    """The graph of some work, captured on a stream of its own, and its pool."""
+    pool, graph = pool or fake.MemPool(), fake.CUDAGraph()
+    if generator is not None:
+        graph.register_generator_state(generator)
+    with fake.stream(fake.Stream()):
+        graph.capture_begin(pool=pool.id)
+        try:
+            work()
+        finally:
+            graph.capture_end()
+    return graph, pool
+
+
+def test_a_graph_runs_the_same_ops_on_the_same_addresses_by_one_launch(fake):
+    def work():
+        between = one * 2
+        two.copy_(between + 1)
+
+    with Launched(fake):
+        one, two = torch.ones(4), torch.zeros(4)
+        graph, pool = captured(fake, work)
+        assert torch.equal(two, torch.zeros(4))  # nothing has run
+        one.fill_(3)
+        before = fake.main.clock.get(fake.main.number, 0)
+        graph.replay()
+        assert fake.main.clock[fake.main.number] == before + 1
+        assert torch.equal(two, torch.full((4,), 7.0))
+        assert pool.allocator.stats.allocated_bytes == 0 < fake.memory_reserved(fake.used)
+        one.untyped_storage().resize_(0)
+        with pytest.raises(AssertionError, match="memory that is gone"):
+            graph.replay()
+
+
+def test_a_graph_and_a_copy_of_its_bytes_are_ordered(fake):
+    copies, host = fake.Stream(), torch.empty(4, pin_memory=True)
+    one = torch.ones(4)
+    with Launched(fake):
+        graph, _pool = captured(fake, lambda: one.mul_(2))
+        graph.replay()
+        with fake.stream(copies), pytest.raises(AssertionError, match="a race"):
+            host.copy_(one, non_blocking=True)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda fake, x: fake.synchronize(),
+        lambda fake, x: fake.Event().query(),
+        lambda fake, x: fake.current.wait_stream(fake.main),
+        lambda fake, x: x.nonzero(),
+        lambda fake, x: x.sum().item(),
+        lambda fake, x: torch.empty(4, pin_memory=True).copy_(x, non_blocking=True),
+    ],
+)
+def test_what_waits_for_the_device_or_takes_the_hosts_memory_is_not_captured(fake, work):
+    x = torch.ones(4)
+    with Launched(fake), pytest.raises(RuntimeError, match="not permitted when stream is captur"):
+        captured(fake, lambda: work(fake, x))
+
+
+def test_a_generator_has_to_be_registered(fake):
+    x, generator = torch.ones(4), torch.Generator().manual_seed(1)
+
+    def work():
+        x.uniform_(generator=generator)
+
+    with Launched(fake):
+        with pytest.raises(RuntimeError, match="generator"):
+            captured(fake, work)
+        graph, _pool = captured(fake, work, generator=generator)
+        graph.replay()
+        assert torch.equal(x, torch.ones(4).uniform_(generator=generator.manual_seed(1)))
+
+
+def test_the_default_stream_captures_nothing(fake):
+    with pytest.raises(RuntimeError, match="non-default stream"):
+        fake.CUDAGraph().capture_begin(pool=fake.MemPool().id)

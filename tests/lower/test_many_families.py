@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from many_families import KNOWN, NAMES, SHARES, judged  # noqa: E402
+from many_families import NAMES, SHARES, judged  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -22,5 +22,4 @@ def test_a_family(name, training):
             found = judged(name, training, budget)
         except ImportError as error:
             pytest.skip(str(error))
-        wanted = KNOWN.get((name, training), ("same", "refused"))
-        assert found.partition(":")[0].partition(" ")[0] in wanted, found
+        assert found.partition(":")[0] in ("same", "refused"), found

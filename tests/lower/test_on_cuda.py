@@ -195,6 +195,49 @@ def test_a_step_reserves_no_more_than_its_budget(monkeypatch):
     assert torch.equal(model.phase, eager.phase)
 
 
+class Drops(torch.nn.Module):
+    """Layers with dropout, whose numbers are drawn anew at each call."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(6))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.nn.functional.dropout(torch.relu(layer(x)), 0.2)
+        return x
+
+
+def test_a_step_whose_ops_are_launched_as_segments(fake, monkeypatch):
+    """The learning rate is another one at each step, so that updates are launched by themselves."""
+    hardware = machine()
+    xs, launches, ends = [torch.linspace(-1, k, 16 * 64).reshape(16, 64) for k in range(4)], [], []
+
+    def loss(model, inputs):
+        return model(**inputs).square().mean()
+
+    for graphs in (False, True):
+        model = Drops()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        options = {"hardware": hardware, "budget": "128 MiB", "policy": "layerwise", "loss": loss}
+        options |= {"optimizer": optimizer, "device": CudaDevice(hardware), "graphs": graphs}
+        torch.manual_seed(1)
+        losses = []
+        with Launched(fake), hosim.offload(model, {"x": xs[0]}, **options) as step:
+            for k, x in enumerate(xs):
+                optimizer.param_groups[0]["lr"] = 0.1 / (k + 1)
+                before = fake.main.clock.get(fake.main.number, 0)
+                losses.append(step(x=x).clone())
+                launches.append(fake.main.clock[fake.main.number] - before)
+            assert bool(step.segments) is graphs is not bool(step.no_segments), step.no_segments
+            assert step.memory.held_bytes <= step.result.budget_bytes
+        ends.append([*losses, *(p.detach() for p in model.parameters())])
+    assert all(map(torch.equal, *ends))
+    assert len({*launches[:5]}) == 1
+    assert max(launches[5:]) < launches[0] / 2
+
+
 class Mixed(torch.nn.Module):
     """Blocks of six small weights and two large ones."""
 

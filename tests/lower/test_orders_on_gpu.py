@@ -18,6 +18,7 @@ from layers import lowered, machine, program_of, streamed  # noqa: E402
 from strategies import plans  # noqa: E402
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan  # noqa: E402
+from hosim.errors import ExecutionError  # noqa: E402
 from hosim.on_torch.lower import Executor  # noqa: E402
 from hosim.on_torch.lower.devices import CudaDevice  # noqa: E402
 from hosim.on_torch.lower.tiers import HostPool  # noqa: E402
@@ -168,3 +169,113 @@ def test_blocks_of_host_memory_never_overlap(asked):
     pool.shrink()
     assert (pool.held_bytes, pool.system_bytes) == (0, 0)
     pool.close()
+
+
+def replayed(plan, cuda, folder, times=4):
+    """Results of runs, of which those from the second on launch segments as one, what the program
+    holds afterwards, and how many segments there are.
+    """
+    model, folders = Writes(), {} if folder is None else {"nvme": folder}
+    values, device = values_of(model), CudaDevice(MACHINE, directories=folders, index=0)
+    device.captures = True
+    (x,) = (one.placeholder for one in PROGRAM.givens if not one.own)
+    with Launched(cuda), Executor(lowered(PROGRAM, plan), MACHINE, device) as executor:
+        executor.place(values)
+        results = [executor.run({x: X + n})[0] for n in range(times)]
+        results = [one.clone() for one in results]
+        segments = executor.segments and executor.segments.count
+        reason = executor.no_segments
+    return results, list(values.values()), segments, reason
+
+
+def eagerly_shifted():
+    model = Writes()
+    return [model(X + n).detach() for n in range(4)], list(values_of(model).values())
+
+
+STORED = Plan(
+    PROGRAM.graph,
+    "stored",
+    tuple(
+        CacheOp(STORE, t, "hbm", "ddr", 0)
+        for t, one in enumerate(PROGRAM.graph.tensors)
+        if one.name == "mm"
+    ),
+)
+"""The first product dies, and a later one takes its place, while a copy of it goes down."""
+BELOW = moved(first=[("state", PREFETCH, "ddr", "hbm")], last=[("state", STORE, "hbm", "ddr")])
+
+
+@pytest.mark.parametrize(
+    ("plan", "count"),
+    [
+        (Plan(PROGRAM.graph, "resident"), 1),
+        (BELOW, 3),
+        (STORED, 3),
+        (streamed(PROGRAM, "ddr"), 7),
+        (streamed(PROGRAM, "nvme", lead=2, down="nvme"), 7),
+        (streamed(PROGRAM, "ddr", lead=3, down="nvme"), 7),
+    ],
+)
+def test_segments_run_as_one(cuda, tmp_path, plan, count):
+    """The state is written at each call, and lies on the device or below."""
+    found, held, segments, reason = replayed(plan, cuda, tmp_path)
+    wanted = eagerly_shifted()
+    assert (segments, reason) == (count, "")
+    assert all(map(torch.equal, (*found, *held), (*wanted[0], *wanted[1])))
+
+
+@settings(max_examples=10, suppress_health_check=list(HealthCheck), phases=[Phase.generate])
+@given(plan=plans(PROGRAM.graph, MACHINE))
+def test_where_segments_cannot_be_ops_run_one_by_one(plan, cuda, tmp_path):
+    found, _, segments, reason = replayed(plan, cuda, tmp_path, times=3)
+    wanted = eagerly_shifted()
+    assert bool(segments) != bool(reason)
+    assert all(map(torch.equal, found, wanted[0]))
+
+
+def test_two_plans_in_turn_whose_segments_run_as_one(cuda):
+    """Each records anew when it has the tensors again, which are at other addresses then."""
+    model, device = Writes(), CudaDevice(MACHINE, index=0)
+    device.captures = True
+    (x,) = (one.placeholder for one in PROGRAM.givens if not one.own)
+    plans_of = Plan(PROGRAM.graph, "resident"), BELOW
+    one, other = (Executor(lowered(PROGRAM, plan), MACHINE, device) for plan in plans_of)
+    values, wanted, results = values_of(model), Writes(), []
+    with Launched(cuda), one:
+        one.place(values)
+        for _ in range(2):
+            results += [one.run({x: X})[0] for _ in range(3)]
+            other.take_over(one)
+            assert one.segments is None
+            results += [other.run({x: X})[0] for _ in range(3)]
+            sizes = {n: value.untyped_storage().nbytes() for n, value in values.items()}
+            assert [size for name, size in sizes.items() if "state" in name] == [0]
+            one.take_over(other)
+        results = [result.clone() for result in results]
+    assert all(torch.equal(result, wanted(X).detach()) for result in results)
+
+
+def test_contents_are_back_after_a_call_of_segments_that_fails(cuda, monkeypatch):
+    """The copy down of what the last call has written fails: it is on the device, at the address
+    that the segments gave it.
+    """
+    model, device = Writes(), CudaDevice(MACHINE, index=0)
+    device.captures = True
+    (x,) = (one.placeholder for one in PROGRAM.givens if not one.own)
+    values, wanted = values_of(model), eagerly_shifted()
+    with Launched(cuda), Executor(lowered(PROGRAM, BELOW), MACHINE, device) as executor:
+        executor.place(values)
+        for n in range(3):
+            executor.run({x: X + n})
+        move = CudaDevice.move
+
+        def fails(device, channel, *ends):
+            if channel == "d2h":
+                raise OSError(5, "Input/output error")
+            return move(device, channel, *ends)
+
+        monkeypatch.setattr(CudaDevice, "move", fails)
+        with pytest.raises(ExecutionError, match="store of 'state'"):
+            executor.run({x: X + 3})
+    assert all(map(torch.equal, values.values(), wanted[1]))

@@ -103,10 +103,12 @@ ERRORS = (
     # memory goes when nobody uses it any more
     Error(
         "run.py",
-        "                block.release(last)\n            self._values",
-        "                block.release()\n            self._values",
+        "                block.release(last)\n            else",
+        "                block.release()\n            else",
     ),
-    Error("run.py", "untyped_storage(), leaving)", "untyped_storage(), ())"),
+    Error(
+        "run.py", "self._free(self._storage(node), leaving)", "self._free(self._storage(node), ())"
+    ),
     Error("run.py", "block.release(resident.last)", "block.release()"),
     Error("run.py", "self.device.linger(resident.size_bytes, resident.leaving)", "pass"),
     Error("tiers/chunks.py", "at.release((end,))", "at.release()"),

@@ -187,6 +187,19 @@ class OffloadedModel:
         return memory
 
     @property
+    def segments(self) -> int:
+        """How many calls launch the ops of the program that ran last, with ``graphs=True``; 0 where
+        each op is launched by itself (:attr:`no_segments`).
+        """
+        made = self.executor.segments
+        return 0 if made is None else made.count
+
+    @property
+    def no_segments(self) -> str:
+        """Why each op is launched by itself; empty where segments of them are launched as one."""
+        return "" if self.segments else self.executor.no_segments
+
+    @property
     def predicted_stall_ns(self) -> int:
         """The predicted stall, with the times of the hardware profile; on a GPU also for the host,
         which launches ops and copies one by one.

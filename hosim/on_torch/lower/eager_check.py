@@ -48,7 +48,7 @@ def require_eagers_bits(
         return value.detach()
 
     def offloaded(args: Any, kwargs: Any) -> Any:
-        with make() as model:
+        with make() as model, torch.enable_grad():
             return model(*args, **kwargs)
 
     try:

@@ -41,7 +41,7 @@ Replayed = Callable[[Plan, Hardware, int], Result]
 """Replays a plan within a number of bytes of the device tier; infeasible if it needs more."""
 
 
-OFFLOADING = (
+OFFLOADING: tuple[Option, ...] = (
     Option(
         "loss",
         takes="Any",
@@ -89,6 +89,14 @@ OFFLOADING = (
         least=1,
         about="Trace the model again after so many calls, and refuse to go on if it has become "
         "another program.",
+    ),
+    Option(
+        "graphs",
+        bool,
+        False,
+        about="On a GPU, launch the ops between two cache ops as one call, as CUDA graphs do, from "
+        "the second call in a row on. ``segments`` of the result says how many calls there are, and "
+        "``no_segments`` why there are none.",
     ),
     Option("name", about="What results call the workload; by default the class of the model."),
 )
@@ -195,6 +203,7 @@ def offload(
     )
     title = asked.name or type(unwrapped(model)).__name__
     runs_on = machine_of(model, device, machine, asked.directories or {})
+    runs_on.captures = asked.graphs
     if runs_on.runtime is not None:
         machine = machine_under(machine, runs_on.runtime)
     try:

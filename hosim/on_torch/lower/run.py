@@ -26,6 +26,7 @@ from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Hardware
 from hosim.on_torch.lower.exchanges_under_way import ExchangesUnderWay
 from hosim.on_torch.lower.order import last_needs, levels, order_of, resident_bytes
+from hosim.on_torch.lower.segments import NOT_RECORDED, Segments, recorded
 from hosim.on_torch.lower.step_values import StepValues
 from hosim.on_torch.lower.tiers import (
     Chunks,
@@ -97,6 +98,10 @@ class Executor:
         self._chunks = Chunks(plan, hardware, device)
         self._labels = [Label(f"op {op.name!r}", op=i) for i, op in enumerate(plan.graph.ops)]
         self._placed: dict[str, Any] = {}
+        self._runs = 0
+        self.segments: Segments | None = None
+        self.no_segments = NOT_RECORDED
+        """Why ops are launched one by one; empty where segments of them are launched as one."""
         self.closed = False
         self.left: list[str] = []
         """The tensors for which there was no room when they were to be brought back."""
@@ -192,6 +197,7 @@ class Executor:
         if self.closed or other.closed:
             raise ExecutionError("this executor is closed; make a new one")
         ours, theirs = self.lowered.tensor_of, other.lowered.tensor_of
+        other.segments, other._runs = None, 0  # what they keep is not there twice
         self._placed = {
             name: value for name, value in other._placed.items() if name in self._placeholders
         }
@@ -204,9 +210,7 @@ class Executor:
             self._residents.take_over(other._residents, shared.values())
         except BaseException as error:
             other.closed = True
-            self._holders.append(
-                other._residents
-            )  # what is not taken over is brought back from there
+            self._holders.append(other._residents)  # what is not taken over comes back from there
             raise self._failed(error) from error
 
     def close(self) -> None:
@@ -234,6 +238,9 @@ class Executor:
         self.closed = True
         self._values.kept.clear()
         self._exchanges.forget()
+        for residents in self._holders:
+            residents.land()
+        self.segments = None
         lost: list[str] = []
         try:
             for residents in self._holders:
@@ -266,10 +273,7 @@ class Executor:
         failed = ExecutionError(
             self.device.blame(error), lost=lost, left=self.left, for_host=self.left_for_host
         )
-        failed.lost = (
-            *getattr(error, "lost", ()),
-            *failed.lost,
-        )  # the message has the former already
+        failed.lost = *getattr(error, "lost", ()), *failed.lost  # the message has the former
         return failed
 
     # -- a run
@@ -291,9 +295,7 @@ class Executor:
         cases everything is stopped and closed first.
         """
         self._check(values)
-        missing = [
-            name for name in self._placeholders if name not in values and name not in self._placed
-        ]
+        missing = [name for name in self._placeholders if name not in {**values, **self._placed}]
         if missing:
             raise InputError(f"no value for placeholder {missing[0]!r}", source="values")
         values = self._apart(values)
@@ -305,11 +307,9 @@ class Executor:
             else levels(self.lowered, steps, self.hardware.device_tier)
         )
         try:
+            self._record_segments(values, is_plain=order is None and not record)
             inputs = self._place(values)
-            self._values.kept.update(
-                (self._placeholders[name], value)
-                for name, value in {**self._placed, **values}.items()
-            )
+            self._values.kept.update(self._by_node(values))
             self.device.recording, self.device.budget_bytes = record, self._budget_bytes
             self._residents.begin()
             with (
@@ -317,6 +317,8 @@ class Executor:
                 torch._C._DisableAutocast(),
                 self.device.running(self._resident_bytes),
             ):
+                if self.segments is not None:
+                    self.segments.take(values)
                 for node in steps:
                     self._queue(node, drops.get(node, ()))
                 for resident in self._residents.beside_home(inputs):
@@ -331,10 +333,11 @@ class Executor:
                 raise ExecutionError(
                     f"no room for input {left[0]!r} in {self.hardware.device_tier}"
                 )
-            self._bring_results(steps[-1])
-            results = self._values.returned(
-                steps[-1]
-            )  # not earlier: a storage without bytes has no views
+            if self.segments is None:
+                self._bring_results(steps[-1])  # a storage without bytes has no views
+                results = self._values.returned(steps[-1])
+            else:
+                results = self.segments.results(steps[-1])
             self.device.hand_over(results)
             self._residents.end()
             self._values.kept.clear()
@@ -342,14 +345,29 @@ class Executor:
             raise self._failed(error) from error
         return results
 
+    def _by_node(self, values: Mapping[str, Any]) -> dict[Node, Any]:
+        """What is placed, and these values, by placeholder."""
+        return {self._placeholders[n]: one for n, one in {**self._placed, **values}.items()}
+
+    def _record_segments(self, values: Mapping[str, Any], is_plain: bool) -> None:
+        """Record segments before the second of two runs; the first one warms libraries up. A run
+        whose times or order are asked for launches op by op.
+        """
+        self._runs = self._runs + 1 if is_plain else 0
+        self.segments = self.segments if is_plain else None
+        graphs = self.device.graphs() if self._runs == 2 else None
+        if graphs is not None:
+            self.device.wait()  # nothing is there any more that a call has left
+            most = max(self._default_levels.values(), default=self._resident_bytes)
+            room = None if self._budget_bytes is None else self._budget_bytes - most
+            made = self.lowered, self._order, self._values, self._by_node(values), graphs
+            self.segments, self.no_segments = recorded(*made, self.hardware.device_tier, room)
+
     def _queue(self, node: Node, drops: Sequence[Node]) -> None:
         """Queue one step."""
         if node.op == "output":
-            returned = [
-                self.lowered.tensor_of[s.name]
-                for s in self._order.sources[node]
-                if s.name in self.lowered.tensor_of
-            ]
+            names = [s.name for s in self._order.sources[node] if s.name in self.lowered.tensor_of]
+            returned = [self.lowered.tensor_of[name] for name in names]
             self.device.compute.launch(lambda: None, self._residents.arriving(returned), None)
         elif node.name in self.lowered.op_of:
             self._compute(node, self.lowered.op_of[node.name], drops)
@@ -380,27 +398,30 @@ class Executor:
             if level is not None:
                 self.device.hold_back(level)
             uses = self._plan.graph.ops[i].uses
-            self._exchanges.settle(uses)
-            result = self._call_op(node)
-            if getattr(node.target, "begins", False):
-                self._exchanges.begun(uses, result)
+            if self.segments is not None:
+                self.segments.run(node)
             else:
-                self._values.keep(node, result)
+                self._exchanges.settle(uses)
+                result = self._call_op(node)
+                if getattr(node.target, "begins", False):
+                    self._exchanges.begun(uses, result)
+                else:
+                    self._values.keep(node, result)
             for block in stale:
                 block.release()  # the op has waited for its transfers
             self._values.drop(drops)
             self._give_back(dead)
 
+        if self.segments is not None and after and self.segments.is_within(node):
+            raise ExecutionError(f"op {node.name!r} waits within a segment")
         self.device.compute.launch(compute, tuple(after), self._labels[i])
 
     def _cache_op(self, node: Node, k: int, drops: Sequence[Node]) -> None:
         """Queue a cache op."""
         cache_op = self._plan.cache_ops[k]
         resident = self._residents[cache_op.tensor]
-        value = node.args[0]
-        assert isinstance(value, Node)
         if cache_op.op == DETACH:
-            self._detach(cache_op, resident, value, drops)
+            self._detach(node, cache_op, resident, drops)
         else:
             self._copy(node, k, cache_op, resident, drops)
 
@@ -412,8 +433,6 @@ class Executor:
         """
         device, tier = self.device, self.hardware.device_tier
         tensor = self._plan.graph.tensors[cache_op.tensor]
-        value = node.args[0]
-        assert isinstance(value, Node)
         fills, empties = cache_op.destination == tier, cache_op.source == tier
         inside = device.on_device()
         level = self._levels.get(node)
@@ -421,12 +440,15 @@ class Executor:
         def issue() -> None:
             self._exchanges.settle((cache_op.tensor,))
             if fills or empties:
-                storage = self._values.value(value).untyped_storage()
+                storage = self._storage(node)
                 if fills:
                     resident.is_whole = False
                     if level is not None:
                         device.hold_back(level)
-                    device.allocate(storage, tensor.size_bytes)
+                    if self.segments is None:
+                        device.allocate(storage, tensor.size_bytes)
+                    else:
+                        resident.lent = storage
                 inside.open(storage, tensor.size_bytes)
             self._values.drop(drops)
 
@@ -465,8 +487,14 @@ class Executor:
         if gone is not None:
             self._give_back([gone])
 
+    def _storage(self, node: Node) -> Any:
+        """The storage on the device of a cache op's tensor."""
+        if self.segments is not None:
+            return self.segments.place(node)
+        return self._values.value(node.args[0]).untyped_storage()
+
     def _detach(
-        self, cache_op: CacheOp, resident: TensorCopies, value: Node, drops: Sequence[Node]
+        self, node: Node, cache_op: CacheOp, resident: TensorCopies, drops: Sequence[Node]
     ) -> None:
         last, leaving = resident.last, resident.leaving
         unused: tuple[Event, ...] = ()
@@ -476,24 +504,31 @@ class Executor:
             else resident.blocks.pop(cache_op.source)
         )
         if block is None:
-            unused, resident.ready = (
-                resident.ready,
-                (),
-            )  # an unused prefetch has to arrive before it is released
+            # an unused prefetch has to arrive before it is released
+            unused, resident.ready = resident.ready, ()
             resident.on_device = False
         gone = self._residents.used(cache_op.tensor)
 
         def detach() -> None:
             self._exchanges.settle((cache_op.tensor,))
-            if block is None:
-                resident.is_whole = False
-                self.device.free(self._values.value(value).untyped_storage(), leaving)
-            else:
+            if block is not None:
                 block.release(last)
+            else:
+                resident.is_whole = False
+                self._free(self._storage(node), leaving)
             self._values.drop(drops)
             self._give_back([gone] if gone is not None else [])
 
         self.device.compute.launch(detach, unused, None)
+
+    def _free(self, storage: Any, leaving: Sequence[Event]) -> None:
+        """Free a storage after the transfers that still read it. Segments take its bytes at once,
+        and wait for these.
+        """
+        if self.segments is None:
+            self.device.free(storage, leaving)
+        elif leaving:
+            self.device.compute.launch(lambda: None, leaving, None)
 
     def _leave_device(self, resident: TensorCopies) -> None:
         """Queue that a tensor whose home is below leaves the device, where the plan lets its copy
@@ -505,7 +540,7 @@ class Executor:
 
         def leave() -> None:
             resident.is_whole = False
-            self.device.free(resident.storage, leaving)
+            self._free(resident.storage, leaving)
 
         self.device.compute.launch(leave, arriving, None)
 
@@ -516,7 +551,9 @@ class Executor:
         for resident in dead:
             for block in resident.blocks.values():
                 block.release(resident.last)
-            if resident.on_device and resident.leaving:
+            if self.segments is not None:
+                self._free(None, resident.leaving)
+            elif resident.on_device and resident.leaving:
                 self.device.linger(resident.size_bytes, resident.leaving)
 
     # -- values

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.on_torch.lower.devices.cuda_graphs import CudaGraphs
     from hosim.on_torch.lower.devices.cuda_queues import CudaEvent
     from hosim.on_torch.lower.devices.model_origins import (
         CpuOrigin,
@@ -24,6 +25,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "cuda_graphs": "CudaGraphs",
             "cuda_queues": "CudaEvent",
             "model_origins": "CpuOrigin Loader fake_on fakes loader_of named_tensors origins "
             "require_contents views",
@@ -34,6 +36,7 @@ else:
     )
 
 __all__ = [
-    "CpuDevice", "CpuEvent", "CpuOrigin", "CudaDevice", "CudaEvent", "Loader", "fake_on", "fakes",
-    "loader_of", "named_tensors", "origins", "paces", "require_contents", "views",
+    "CpuDevice", "CpuEvent", "CpuOrigin", "CudaDevice", "CudaEvent", "CudaGraphs", "Loader",
+    "fake_on", "fakes", "loader_of", "named_tensors", "origins", "paces", "require_contents",
+    "views",
 ]  # fmt: skip

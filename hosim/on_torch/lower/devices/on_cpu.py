@@ -180,7 +180,7 @@ class CpuDevice:
         ahead: int = AHEAD,
     ) -> None:
         self.hardware = hardware
-        self.recording = False
+        self.recording = self.captures = False
         self.budget_bytes: int | None = None
         self.memory = RunMemory()
         self.runtime: Runtime | None = None
@@ -463,6 +463,9 @@ class CpuDevice:
     def hold_back(self, level_bytes: int) -> None:
         """Note what is held. Memory of the CPU is there for transfers that are slow."""
         self.memory.note(level_bytes, self._pending_bytes)
+
+    def graphs(self) -> None:
+        """There are none: launching is no work of its own."""
 
     def recover(self) -> bool:
         """There is nothing to give back."""

@@ -26,6 +26,7 @@ from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.errors import ExecutionError, InputError
 from hosim.hardware import Hardware
 from hosim.on_torch.lower.devices import torch_gpu
+from hosim.on_torch.lower.devices.cuda_graphs import CudaGraphs
 from hosim.on_torch.lower.devices.cuda_queues import (
     ComputeQueue,
     CudaEvent,
@@ -289,6 +290,7 @@ class CudaDevice:
         self.allocator: str | None = allocator_of_torch()
         self.runtime: Runtime | None = LAUNCHES
         self.out_of_memory: tuple[type[Exception], ...] = (torch_gpu.cuda.OutOfMemoryError,)
+        self.captures = False
         self.calls = DeferredCalls()
         self._run = LaunchedRun(self.calls)
         self._memory = CudaMemory(self.calls, self._index)
@@ -387,6 +389,10 @@ class CudaDevice:
             self._memory.end()
             if self._caller != self._main:
                 self._caller.wait_stream(self._main)
+
+    def graphs(self) -> CudaGraphs | None:
+        """As :meth:`hosim.on_torch.lower.tiers.transfers.Device.graphs`."""
+        return CudaGraphs(self._index) if self.captures else None
 
     def wait(self) -> None:
         """Wait for all that is launched."""

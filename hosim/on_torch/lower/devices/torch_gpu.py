@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import cuda
 
-__all__ = ["cuda", "gpu", "is_on", "to_host", "used_on"]
+__all__ = ["address", "at", "cuda", "gpu", "is_on", "to_host", "used_on"]
 
 
 def gpu(index: int) -> Any:
@@ -36,3 +36,14 @@ def used_on(tensor: Any, stream: Any) -> None:
     its end has passed.
     """
     tensor.record_stream(stream)
+
+
+def address(storage: Any) -> int:
+    """Where a storage's bytes are."""
+    found: int = storage.data_ptr()
+    return found
+
+
+def at(address: int, size_bytes: int, device: Any) -> Any:
+    """A storage of the bytes at an address, which somebody else keeps."""
+    return torch._C._construct_storage_from_data_pointer(address, device, size_bytes)

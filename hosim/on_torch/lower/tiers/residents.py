@@ -23,7 +23,8 @@ class TensorCopies:
     transfers that read its bytes on the device, ``ready`` those of its last prefetch to the device
     tier if no op has waited for it yet. ``is_late`` says whether one of them took several channels
     in this run, ``is_whole`` whether its storage has its contents now; ``known`` are all blocks
-    that may have them now. ``storage`` is kept for tensors that survive a step. ``origin`` is where
+    that may have them now. ``storage`` is kept for tensors that survive a step; ``lent`` is a storage
+    that has the contents in its place, while segments of ops run on addresses of their own. ``origin`` is where
     its contents come from if that is not the storage, and ``is_at_origin`` says whether they still
     are there.
     """
@@ -38,6 +39,7 @@ class TensorCopies:
             "last",
             "leaving",
             "left",
+            "lent",
             "on_device",
             "origin",
             "ready",
@@ -56,6 +58,7 @@ class TensorCopies:
         self.on_device = True
         self.is_whole = True
         self.storage: Any = None
+        self.lent: Any = None
         self.origin: Origin | None = None
         self.is_at_origin = False
         self.left = left
@@ -193,6 +196,24 @@ class Residents:
         if wanted:
             self._device.wait()
         return [self._graph.tensors[t].name for t in wanted if not self._bring_back(t, to_origin)]
+
+    def land(self) -> None:
+        """Bring contents into the storages of tensors that have them at another address; those for
+        which there is no room have none.
+        """
+        for resident in self._now.values():
+            if resident.lent is not None and resident.is_whole and resident.storage is not None:
+                self._device.wait()
+                ends = self._device.on_device(), self._device.on_device()
+                try:
+                    self._device.allocate(resident.storage, resident.size_bytes)
+                except self._device.out_of_memory:
+                    resident.is_whole = False
+                    continue
+                for end, storage in zip(ends, (resident.lent, resident.storage), strict=True):
+                    end.open(storage, resident.size_bytes)
+                self._device.move_now(*ends)
+            resident.lent = None
 
     def left(self, tensors: Iterable[int]) -> list[str]:
         """The names of those of ``tensors`` that were not brought back."""

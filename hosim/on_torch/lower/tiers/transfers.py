@@ -161,6 +161,8 @@ class Device(Protocol):
     """What the host takes to launch ops and copies; ``None`` where launching is no work of its
     own.
     """
+    captures: bool
+    """Whether segments of ops are captured and launched as one, where they can be."""
     out_of_memory: tuple[type[Exception], ...]
     """What is raised where the device tier has no room."""
     torch_device: Any
@@ -217,6 +219,11 @@ class Device(Protocol):
     def recover(self) -> bool:
         """After a request found no room: wait for all that is freed, and give unused memory back;
         whether a second try may succeed.
+        """
+
+    def graphs(self) -> Any:
+        """What captures and runs segments of ops as one call, for one program; ``None`` where it is
+        not asked for, or cannot be.
         """
 
     def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:

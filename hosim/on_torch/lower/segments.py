@@ -1,0 +1,288 @@
+"""Segments of a lowered graph: ops between two cache ops that a GPU runs by one launch, as a graph
+that was captured once. Imports torch.
+
+A graph runs the same kernels on the same addresses. So a recording goes through all steps of the
+program once, without running them, and everything that they allocate is of one pool; calls that
+follow allocate nothing. Where an op or a copy takes bytes that a transfer still reads, the compute
+queue waits for that transfer; so a segment ends where a tensor that the plan moves is used last,
+and begins where an op waits for a prefetch.
+
+Inputs are copied to an address of their own, and results from one. An op that takes a number of the
+call, as a learning rate, is launched by itself: a graph would keep the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.fx import Node
+
+from hosim.cache_plan import DETACH
+from hosim.on_torch.lower.order import StepOrder, last_needs
+from hosim.on_torch.lower.step_values import StepValues
+
+if TYPE_CHECKING:
+    from hosim.on_torch.lower.devices import CudaGraphs
+    from hosim.on_torch.lower.insert import Lowered
+
+_LOOKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""What ops have whose launch waits for the device."""
+
+NOT_RECORDED = "graphs are not asked for, the device has none, or no program has run twice in a row"
+
+
+class Segments:
+    """A recording. ``run`` is what a step does in place of its op; ``inputs`` are where the inputs
+    of a call go, by placeholder.
+    """
+
+    def __init__(self, graphs: CudaGraphs, values: StepValues) -> None:
+        self.inputs: dict[str, torch.Tensor] = {}
+        self._graphs = graphs
+        self._values = values
+        self._graph_of: dict[Node, Any] = {}
+        self._alone: dict[Node, dict[Node, Any]] = {}
+        self._places: dict[Node, Any] = {}
+        self._returned: dict[Node, Any] = {}
+
+    @property
+    def count(self) -> int:
+        """How many segments there are."""
+        return len(self._graph_of)
+
+    def take(self, given: Mapping[str, Any]) -> None:
+        """Copy a call's inputs to where the graphs read them."""
+        for name, place in self.inputs.items():
+            place.copy_(given[name])
+
+    def run(self, node: Node) -> None:
+        """Launch the segment that begins with an op, or the op by itself; nothing within one."""
+        if node in self._graph_of:
+            self._graph_of[node].replay()
+        elif node in self._alone:
+            self._values.kept.update(self._alone[node])
+            self._values.call(node)
+
+    def is_within(self, node: Node) -> bool:
+        """Return whether a step's op is part of a segment that an earlier one begins."""
+        return node not in self._graph_of and node not in self._alone
+
+    def place(self, node: Node) -> Any:
+        """The storage on the device that a cache op fills or reads."""
+        return self._places[node]
+
+    def results(self, output: Node) -> tuple[Any, ...]:
+        """Copies of what the program returns."""
+        self._values.kept.update(self._returned)
+        storages: dict[int, Any] = {}
+
+        def copied(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            storage = value.untyped_storage()
+            whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
+            own = storages.setdefault(storage.data_ptr(), whole.clone().untyped_storage())
+            made = torch.empty(0, dtype=value.dtype, device=value.device)
+            return made.set_(own, value.storage_offset(), value.size(), value.stride())
+
+        return tuple(map(copied, self._values.returned(output)))
+
+    # -- the recording -----------------------------------------------------------------------------
+
+    def record(
+        self,
+        lowered: Lowered,
+        order: StepOrder,
+        given: Mapping[Node, Any],
+        numbers: Set[Node],
+        device_tier: str,
+    ) -> None:
+        """Go through the steps once. ``given`` has the values of placeholders, ``numbers`` those of
+        them that are no tensors. What is not on the device at time 0 is not there afterwards.
+        """
+        values, storages = self._values, list[Any]()
+        drops = last_needs(order.steps, order.sources)
+        values.kept.update(given)
+        try:
+            with self._graphs.recording():
+                for one in lowered.program.givens:
+                    if not one.own and isinstance(one.value, torch.Tensor):
+                        (node,) = (n for n in given if n.name == one.placeholder)
+                        values.kept[node] = made = self._graphs.empty_like(given[node])
+                        self.inputs[node.name] = self._graphs.there(made)
+                        del made
+                for group in _groups(lowered, order, numbers, device_tier):
+                    self._record_group(lowered, group, order, drops, storages, device_tier, numbers)
+        finally:
+            values.kept.clear()
+            for storage in storages:
+                storage.resize_(0)
+
+    def _record_group(
+        self,
+        lowered: Lowered,
+        group: Sequence[Node],
+        order: StepOrder,
+        drops: Mapping[Node, Sequence[Node]],
+        storages: list[Any],
+        device_tier: str,
+        numbers: Set[Node],
+    ) -> None:
+        values, node = self._values, group[0]
+
+        def launched() -> None:
+            for one in group:
+                values.keep(one, values.call(one))
+                values.drop(drops.get(one, ()))
+
+        if node.op == "output":
+            self._returned = self._kept(order.sources[node], storages)
+        elif node.name in lowered.cache_op_of:
+            cache_op = lowered.plan.cache_ops[lowered.cache_op_of[node.name]]
+            if device_tier in (cache_op.source, cache_op.destination):
+                storage = values.value(node.args[0]).untyped_storage()
+                if cache_op.destination == device_tier:
+                    size = lowered.plan.graph.tensors[cache_op.tensor].size_bytes
+                    self._graphs.allocate(storage, size)
+                    storages.append(storage)
+                flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+                self._places[node] = self._graphs.there(flat).untyped_storage()
+                del flat
+                if cache_op.op == DETACH:
+                    storage.resize_(0)
+            values.drop(drops.get(node, ()))
+        elif not numbers.isdisjoint(order.sources[node]):
+            self._alone[node] = self._kept(order.sources[node], storages)
+            values.drop(drops.get(node, ()))
+        else:
+            self._graph_of[node] = self._graphs.captured(launched)
+
+    def _kept(self, sources: Sequence[Node], moved: Sequence[Any]) -> dict[Node, Any]:
+        """The tensors of these nodes, which keep no memory of the recording; one that stays on the
+        device is itself. Numbers are those of each call.
+        """
+        bytes_of = {storage._cdata for storage in moved}
+        found = {}
+        for node in sources:
+            value = self._values.kept[node]
+            if isinstance(value, torch.Tensor):
+                stays = node.op == "placeholder" and node.name not in self.inputs
+                stays &= value.untyped_storage()._cdata not in bytes_of
+                found[node] = value if stays else self._graphs.there(value)
+        return found
+
+
+def recorded(
+    lowered: Lowered,
+    order: StepOrder,
+    values: StepValues,
+    given: Mapping[Node, Any],
+    graphs: CudaGraphs,
+    device_tier: str,
+    room_bytes: int | None,
+) -> tuple[Segments | None, str]:
+    """The recording of a program for the values of its placeholders; or none, and why not.
+    ``room_bytes`` are what inputs and results may take beside what the program holds.
+    """
+    numbers = {node for node, value in given.items() if not isinstance(value, torch.Tensor)}
+    reason = _reason_against(lowered, order, numbers, device_tier, room_bytes)
+    if reason:
+        return None, reason
+    made = Segments(graphs, values)
+    try:
+        with torch.no_grad(), torch._C._DisableAutocast():
+            made.record(lowered, order, given, numbers, device_tier)
+    except torch.OutOfMemoryError:
+        return None, "the device has no room for what segments keep"
+    return made, ""
+
+
+def _groups(
+    lowered: Lowered, order: StepOrder, numbers: Set[Node], device_tier: str
+) -> Iterator[tuple[Node, ...]]:
+    """The steps in listed order: ops of a segment together, all others by themselves. ``numbers``
+    are the placeholders of what is no tensor.
+    """
+    plan, graph = lowered.plan, lowered.plan.graph
+    held = plan.residency(device_tier)
+    moved = {cache_op.tensor for cache_op in plan.cache_ops}
+    moved |= {t for t, tiers in held.items() if tiers != (device_tier,)}
+    arriving: set[int] = set()
+    segment: list[Node] = []
+    for node in order.steps:
+        i = lowered.op_of.get(node.name)
+        op = None if i is None else graph.ops[i]
+        is_alone = op is None or not numbers.isdisjoint(order.sources[node])
+        waits = op is not None and (
+            arriving.intersection(op.reads) or moved.intersection(op.writes)
+        )
+        if segment and (is_alone or waits):
+            yield tuple(segment)
+            segment = []
+        if op is not None:
+            arriving.difference_update(op.reads)
+        elif node.name in lowered.cache_op_of:
+            cache_op = plan.cache_ops[lowered.cache_op_of[node.name]]
+            if cache_op.destination == device_tier:
+                arriving.add(cache_op.tensor)
+        if is_alone:
+            yield (node,)
+            continue
+        assert op is not None
+        segment.append(node)
+        if any(t in moved and graph.users[t][-1] == i for t in op.uses):
+            yield tuple(segment)
+            segment = []
+
+
+def _reason_against(
+    lowered: Lowered, order: StepOrder, numbers: Set[Node], device_tier: str, room_bytes: int | None
+) -> str:
+    """Why a program is launched op by op; empty if it need not be. ``room_bytes`` are what its
+    inputs and results may take beside what it holds.
+    """
+    plan, graph = lowered.plan, lowered.plan.graph
+    names = [tensor.name for tensor in graph.tensors]
+    there = {t for t, tiers in plan.residency(device_tier).items() if device_tier in tiers}
+    leave = [c.tensor for c in plan.cache_ops if c.op == DETACH and c.source == device_tier]
+    if gone := there.intersection(leave):
+        return f"tensor {names[min(gone)]!r} begins a call on the device, and leaves it"
+    moved = {c.tensor for c in plan.cache_ops} | {*plan.initial}
+    inputs = {
+        lowered.tensor_of[one.placeholder]
+        for one in lowered.program.givens
+        if not one.own and one.placeholder in lowered.tensor_of
+    }
+    written = {t for op in graph.ops for t in op.mutates}
+    if odd := inputs & (moved | written):
+        return f"input {names[min(odd)]!r} is moved or written"
+    results = {
+        lowered.tensor_of[node.name]
+        for node in order.sources[order.steps[-1]]
+        if node.name in lowered.tensor_of
+    }
+    last = {c.tensor: c for c in plan.cache_ops if device_tier in (c.source, c.destination)}
+    if away := {t for t in results & last.keys() if last[t].op == DETACH}:
+        return f"result {names[min(away)]!r} ends below the device"
+    for node in order.steps:
+        if node.name in lowered.op_of and (reason := _reason_of(lowered, node, order, numbers)):
+            return f"op {node.name!r} {reason}"
+    needed = sum(graph.tensors[t].size_bytes for t in inputs | results)
+    if room_bytes is not None and needed > room_bytes:
+        return f"the budget has no room for {needed:,} B of inputs and results beside the program"
+    return ""
+
+
+def _reason_of(lowered: Lowered, node: Node, order: StepOrder, numbers: Set[Node]) -> str:
+    op = lowered.plan.graph.ops[lowered.op_of[node.name]]
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return "is code of Python"
+    if _LOOKS.intersection(node.target.tags):
+        return "waits for what a tensor contains"
+    if node.kwargs.get("generator") is not None:
+        return "draws from a generator of its own"
+    if not numbers.isdisjoint(order.sources[node]) and op.outputs:
+        return "makes a tensor of a number that a call gives"
+    return ""
