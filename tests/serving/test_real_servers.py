@@ -2,6 +2,8 @@
 model.
 """
 
+import csv
+import gzip
 import json
 import math
 
@@ -156,6 +158,34 @@ def test_the_overhead_is_fitted_to_the_first_requests(
         assert mean(overhead_ns) < wanted <= mean(overhead_ns + 10_000)
     else:
         assert mean(0) >= wanted
+
+
+@pytest.mark.parametrize(
+    ("machine", "least", "most"), [("rtx-4090", 0.67, 0.88), ("rtx-pro-6000", 0.62, 0.74)]
+)
+def test_recorded_attention_reads_a_part_of_the_memory(machine, least, most, shared):
+    """Of 16 to 128 sequences with 1,024 keys of 4 KiB: less of the bandwidth than kernels of the
+    cost model reach there.
+    """
+    path = (
+        shared
+        / "data"
+        / "serving"
+        / f"{machine.replace('-', '')}_llama-3.1-8b"
+        / "kernels_attention.csv.gz"
+    )
+    if not path.exists():
+        pytest.skip(f"no file {path}")
+    with gzip.open(path, "rt") as file:
+        rows = [row for row in csv.DictReader(file) if row["prefill_chunk"] == "0"]
+    bandwidth = load_hardware(find_hardware(machine)).device.bandwidth_bytes_per_s
+    shares = [
+        int(row["n_decode"]) * 1024 * 4096 / float(row["time_us"]) * 1e6 / bandwidth
+        for row in rows
+        if row["kv_decode"] == "1024" and 16 <= int(row["n_decode"]) <= 128
+    ]
+    assert len(shares) == 4
+    assert (round(min(shares), 2), round(max(shares), 2)) == (least, most)
 
 
 @pytest.fixture(scope="module")
