@@ -127,6 +127,9 @@ class Runtime:
     iteration
         What an inference engine measures for the largest iteration before it makes its cache, over
         what hosim computes for it.
+    recorded
+        The share of what collectives of that iteration read and write which its allocator still holds
+        at its end: torch's ``record_stream`` under a host that is ahead of the device.
     sampling
         How many times the fp32 logits of all its sequences it holds to choose the next tokens.
     counted
@@ -189,6 +192,7 @@ class Runtime:
     allocated: RuntimeFigure = ONE
     reserved: RuntimeFigure = ONE
     iteration: RuntimeFigure = ONE
+    recorded: RuntimeFigure = NONE
     sampling: RuntimeFigure = NONE
     counted: RuntimeFigure = NONE
     tokens: RuntimeFigure = NONE
@@ -226,10 +230,9 @@ class Runtime:
             )
         if bool(self.copy_time.value) > bool(self.cache_copy.value):
             raise HardwareError("expected cache_copy beside it", where="copy_time")
-        if self.cpu_optimizer.value > 1:
-            raise HardwareError(
-                "expected at most 1: a share of the bandwidth", where="cpu_optimizer.value"
-            )
+        for name in ("cpu_optimizer", "recorded"):
+            if getattr(self, name).value > 1:
+                raise HardwareError("expected at most 1: a share", where=f"{name}.value")
 
     @property
     def _limits(self) -> tuple[tuple[RuntimeFigure, str], ...]:

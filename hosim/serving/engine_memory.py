@@ -124,7 +124,7 @@ def beside_weights(
     model: ModelledIterations, limits: EngineLimits, runtime: Runtime
 ) -> tuple[RuntimeFigure, ...]:
     """Return the bytes that an engine of a runtime holds beside weights and cache: its largest
-    iteration, what chooses tokens, and what no allocator has.
+    iteration, what chooses tokens, what no allocator has, and what collectives leave.
     """
     working = model.working_bytes(limits.token_budget)
     logits = limits.max_sequences * model.logit_bytes * model.devices  # gathered on each device
@@ -134,8 +134,17 @@ def beside_weights(
         RuntimeFigure(working * iteration.value, iteration.spread),
         RuntimeFigure(logits * sampling.value, sampling.spread),
         *outside,
-        *([runtime.collectives] if model.devices > 1 else []),
+        *([runtime.collectives, _recorded(model, limits, runtime)] if model.devices > 1 else []),
     )
+
+
+def _recorded(
+    model: ModelledIterations, limits: EngineLimits, runtime: Runtime
+) -> RuntimeFigure:
+    """The bytes of collectives of its largest iteration that an engine's allocator still holds."""
+    share = runtime.recorded
+    size = model.collective_bytes(limits.token_budget) if share.value else 0
+    return RuntimeFigure(size * share.value, share.spread)
 
 
 def padding_bytes(model: ModelledIterations, runtime: Runtime) -> int:

@@ -281,6 +281,12 @@ class ModelledIterations:
             0, static_peak(graph).bytes - self.weight_bytes - tokens * self.cache_bytes_per_token
         )
 
+    def collective_bytes(self, tokens: int) -> int:
+        """Bytes that an iteration of so many new tokens gives to streams of collectives in all."""
+        graph = self.graph(tokens)
+        used = {t for op in graph.ops if op.stream != graph.main_stream for t in op.uses}
+        return sum([graph.tensors[t].size_bytes for t in used])
+
     def dense_ns(self, tokens: int) -> int:
         """Everything but attention and head, between the counts of tokens around ``tokens``."""
         if tokens not in self._between:

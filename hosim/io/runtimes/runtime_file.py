@@ -92,6 +92,7 @@ def _keys() -> list[Key]:
         "allocated": _RATIOS,
         "reserved": _RATIOS,
         "iteration": _RATIOS,
+        "recorded": _SHARES,
         "sampling": _RATIOS,
         "tokens": _COUNTS,
         "sequences": _COUNTS,
