@@ -138,9 +138,7 @@ def beside_weights(
     )
 
 
-def _recorded(
-    model: ModelledIterations, limits: EngineLimits, runtime: Runtime
-) -> RuntimeFigure:
+def _recorded(model: ModelledIterations, limits: EngineLimits, runtime: Runtime) -> RuntimeFigure:
     """The bytes of collectives of its largest iteration that an engine's allocator still holds."""
     share = runtime.recorded
     size = model.collective_bytes(limits.token_budget) if share.value else 0

@@ -91,8 +91,15 @@ def test_an_overhead_ten_times_the_known_ones_is_no_fit() -> None:
     """Known software takes twice as long as its kernels, an overhead of 1; here it is 11."""
     found = fit_runtime(BASE, "mine", [run(1.0, 12.0)], KNOWN)
     assert found.runtime.speed == BASE.speed
-    assert "12.0 times" in found.warnings[0]
+    assert "12 times" in found.warnings[0]
     assert not fit_runtime(BASE, "mine", [run(1.0, 10.0)], KNOWN).warnings
+    fast = fit_runtime(BASE, "mine", [run(12.0, 1.0)], KNOWN)
+    assert fast.runtime.speed == BASE.speed
+    assert (
+        "0.0833 times what their kernels do, and no known runtime takes less than 0.50"
+        in (fast.warnings[0])
+    )
+    assert not fit_runtime(BASE, "mine", [run(10.0, 1.0)], KNOWN).warnings
     held = replace(run(0.0, 0.0), iteration=10.1)  # known ones take what an iteration does
     assert fit_runtime(BASE, "mine", [held], KNOWN).runtime.iteration == BASE.iteration
     assert "10.1 times" in fit_runtime(BASE, "mine", [held], KNOWN).warnings[0]

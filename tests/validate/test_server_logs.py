@@ -150,11 +150,15 @@ def test_blocks_alone_need_no_processor_of_the_machine(tmp_path) -> None:
 
 @pytest.mark.parametrize(
     ("factors", "words"),
-    [((0.3, 3.0), "explains nothing"), ((500.0, 500.0), "no known runtime takes more")],
+    [
+        ((0.6, 3.0), "explains nothing"),
+        ((500.0, 500.0), "no known runtime takes more"),
+        ((0.3, 0.3), "no known runtime takes less"),
+    ],
 )
 def test_a_fit_that_explains_nothing_is_refused(tmp_path, factors, words) -> None:
-    """Half of the steps take a third of what kernels take, half of them three times; and all of
-    them 500 times.
+    """Half of the steps take 0.6 of what kernels take, half of them three times; all of them 500
+    times; and all of them a third.
     """
     path = tmp_path / "server.log"
     lines = [

@@ -99,12 +99,17 @@ def _speed_of(timed: Sequence[RunBeside], base: Runtime, known: Sequence[Runtime
     if not timed:
         return {}, []
     speed, share = fitted_speed(timed, base.speed.value, base.cpu_optimizer.value)
-    most = max([abs(1 / each.speed.value - 1) for each in known], default=0.0)
-    if 1 / speed - 1 > TIMES_KNOWN * most:
+    most = max([max(each.speed.value, 1 / each.speed.value) for each in known], default=1.0)
+    if max(speed, 1 / speed) - 1 > TIMES_KNOWN * (most - 1):
+        limit, cause = (
+            (f"more than {most:.2f}", "a slow link or copies that block")
+            if speed < 1
+            else (f"less than {1 / most:.2f}", "fewer tokens or a narrower dtype than it says")
+        )
         return {}, [
-            f"steps take {1 / speed:.1f} times what their kernels do, and no known runtime takes "
-            f"more than {1 + most:.2f}: that is a fault or a setting of the run, such as a slow "
-            "link or copies that block, and no runtime; speed stays that of the base"
+            f"steps take {1 / speed:.3g} times what their kernels do, and no known runtime takes "
+            f"{limit}: that is a fault or a setting of the run, such as {cause}, and no runtime; "
+            "speed stays that of the base"
         ]
     before, after = (
         [_over(run, *figures) for run in timed]
