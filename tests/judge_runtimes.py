@@ -2,7 +2,8 @@
 
 Two tables by kind of figure: with the shipped runtimes, which have seen all rows, and with each
 source left out of the fit in turn. Figures of a runtime that no other source has are then those of
-all other runtimes for the same phase, by the median.
+all other runtimes for the same phase, by the median; one that a single row of another source has is
+halfway between the two, as what ships is for sources that nobody has seen.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from math import exp
+from math import exp, sqrt
 from statistics import mean, median
 
 import numpy as np
@@ -73,9 +74,14 @@ def fitted(
     seen: list[tuple[Row, Answer]],
     others: float,
     exposed: float | None = None,
+    for_others: bool = True,
 ) -> Runtime:
     """The runtime with its speed, the share of its optimizer, and its memory, fitted to rows;
     ``others``: the speed where there is none.
+
+    ``for_others``: for sources that are not seen. A single row differs from theirs by its machine
+    and settings as much as runtimes differ, so it counts as much as what is said without it: of an
+    optimizer on the CPU, the share of the shipped profiles.
     """
     if exposed is not None and runtime.exposed.value:
         runtime = replace(runtime, exposed=replace(runtime.exposed, value=exposed))
@@ -83,6 +89,11 @@ def fitted(
     timed = [beside(row, each, exposed) for row, each in mine if is_time(row)]
     kept = runtime.cpu_optimizer.value if any(run.after_s for run in timed) else 0.0
     speed, share = fitted_speed(timed, others, kept)
+    offloaded = sum([run.after_s > 0 for run in timed])
+    if for_others and len(timed) - offloaded == 1 and offloaded < 2:
+        speed = sqrt(speed * others)
+    if for_others and offloaded == 1:
+        share = sqrt(share * CPU_SHARE)
     held = [(row.truth * 2**30, each.peak_bytes) for row, each in mine if row.kind[0] == "a"]
     reserved, buffers, allocated = runtime.reserved, runtime.buffers, runtime.allocated
     if not held:
@@ -98,6 +109,16 @@ def fitted(
         runtime, speed=replace(runtime.speed, value=speed), cpu_optimizer=replace(runtime.cpu_optimizer, value=share), reserved=reserved,
         buffers=buffers, allocated=allocated,
     )  # fmt: skip
+
+
+def other_speed(seen: Iterable[tuple[Row, Answer]], exposed: float, phase: str) -> float:
+    """The speed of a runtime of a phase of which no row is known: the median of the others'."""
+    alike: defaultdict[str, list[tuple[Row, Answer]]] = defaultdict(list)
+    for one in seen:
+        if ("phase=train" in one[0].workload) == (phase == "train"):
+            alike[one[0].runtime].append(one)
+    found = [speeds(listed, exposed) for listed in alike.values()]
+    return median([median(listed) for listed in found if listed] or [1.0])
 
 
 def said(row: Row, each: Answer, runtime: Runtime) -> float:
@@ -123,15 +144,10 @@ def left_out(answers: Answers, everything: bool) -> dict[str, float]:
         ]
         if not everything:  # the rows that ``row_rate`` is from have one source
             each = replace(each, device_s=each.unlimited_s)
-        alike: defaultdict[str, list[tuple[Row, Answer]]] = defaultdict(list)
-        for one in seen:
-            if ("phase=train" in one[0].workload) == training:
-                alike[one[0].runtime].append(one)
         exposed = fitted_exposed(seen)
-        found_speeds = [speeds(listed, exposed) for listed in alike.values()]
-        medians = [median(listed) for listed in found_speeds if listed]
-        others = median(medians) if medians else 1.0
-        found[name] = said(row, each, fitted(runtime_named(row.runtime), seen, others, exposed))
+        others = other_speed(seen, exposed, "train" if training else "inference")
+        base = runtime_named(row.runtime)
+        found[name] = said(row, each, fitted(base, seen, others, exposed, not everything))
     return found
 
 
@@ -231,8 +247,10 @@ if __name__ == "__main__":
             f"{name:34} {row.runtime:26} {row.true_s:9.4g} {off[0]:+7.1%} {off[1]:+7.1%} "
             f"{off[2]:+7.1%}"
         )
-    for name in sorted({row.runtime for row, _ in answers.values() if row.runtime}):
-        every_one = [one for one in answers.values() if one[0].runtime]
-        fit = fitted(runtime_named(name), every_one, 1.0, fitted_exposed(every_one))
+    every_one = [one for one in answers.values() if one[0].runtime]
+    for name in sorted({row.runtime for row, _ in every_one}):
+        base = runtime_named(name)
+        exposed = fitted_exposed(every_one)
+        fit = fitted(base, every_one, other_speed(every_one, exposed, *base.runs), exposed)
         print(name, {key: round(known.value, 3) for key, known in fit.known.items()})
     print("\n".join(offloaded_table()))
