@@ -184,7 +184,7 @@ def guessed(machine: str) -> dict[str, float]:
 
 def guessed_small(card: str) -> dict[str, float]:
     """The spread of the other guesses: 3 us, and the bytes at three quarters of the bandwidth."""
-    bandwidth = PROCESSORS[card][1]
+    bandwidth = PROCESSORS[card][2]
     return {
         OTHERS: spread(
             np.array(

@@ -15,10 +15,10 @@ from hosim.io import hardware_from_dict
 FOLDER = Path(__file__).parents[2] / "shared" / "data" / "serving"
 
 # NVIDIA Ada and Blackwell GeForce / RTX PRO whitepapers: dense 16-bit peak with fp32 accumulation,
-# memory, multiprocessors, boost clock, L2
+# and of int8, memory, multiprocessors, boost clock, L2
 PROCESSORS = {
-    "rtx4090": (165.2e12, 1.008e12, 128, 2.52e9, 72 * 2**20),
-    "rtxpro6000": (503.8e12, 1.792e12, 188, 2.617e9, 128 * 2**20),
+    "rtx4090": (165.2e12, 660.6e12, 1.008e12, 128, 2.52e9, 72 * 2**20),
+    "rtxpro6000": (503.8e12, 1007.6e12, 1.792e12, 188, 2.617e9, 128 * 2**20),
 }
 _BYTES = {
     "layernorm": 4 * 4096 * 2,
@@ -35,7 +35,7 @@ def small_kernels(card: str) -> Iterator[tuple[int, float]]:
     Without those whose bytes fit into the cache: measured again and again on the same data, they
     never read memory. Unless they are so small that the launch is what counts.
     """
-    _, bandwidth, _, _, held = PROCESSORS[card]
+    bandwidth, held = PROCESSORS[card][2], PROCESSORS[card][-1]
     for row in _rows(card, "dense"):
         size = _BYTES.get(row["layer"], 0) * int(row["tokens"])
         if size and (size > held or size / bandwidth < 1e-6):
@@ -102,9 +102,12 @@ def served_steps(card: str) -> Iterator[tuple[dict[str, Any], float]]:
 
 def card_hardware(card: str) -> Hardware:
     """A profile of its vendor's figures alone."""
-    peak, bandwidth, multiprocessors, clock_hz, _ = PROCESSORS[card]
+    peak, whole, bandwidth, multiprocessors, clock_hz, _ = PROCESSORS[card]
     compute = {
-        "peak": {"bf16": f"{peak / 1e12:g} TFLOP/s", "fp32": f"{peak / 2e12:g} TFLOP/s"},
+        "peak": {
+            name: f"{flops / 1e12:g} TFLOP/s"
+            for name, flops in (("bf16", peak), ("fp32", peak / 2), ("int8", whole))
+        },
         "efficiency": 0.75,
         "launch": "3 us",
         "processor": {"multiprocessors": multiprocessors, "clock": f"{clock_hz / 1e9:g} GHz"},

@@ -121,6 +121,15 @@ def fed_better(hardware: Hardware) -> float:
     return max(1.0, _EACH[most_like(hardware)] / _flop_in_a_cycle(hardware))
 
 
+def withheld(hardware: Hardware) -> float:
+    """How many times the FLOP of its products in 16 bits half of those in int8 are, which no vendor
+    slows down: 2 on GeForce cards, 1 on others.
+    """
+    peaks = hardware.compute.peak_flops
+    half = peaks.get("int8", 0) / 2
+    return max([1.0, *[round(half / peaks[name]) for name in ("fp16", "bf16") if name in peaks]])
+
+
 def asked_less(hardware: Hardware) -> float:
     """How many times the bytes of its memory that a multiprocessor has in a cycle on the measured
     machine most like this one it has here; 1 where it has no fewer.

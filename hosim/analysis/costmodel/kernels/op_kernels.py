@@ -14,7 +14,12 @@ from math import ceil, log
 import numpy as np
 
 from hosim.analysis.costmodel.kernels.classes import CLASSES, DTYPES, LABELS, first_wrong
-from hosim.analysis.costmodel.kernels.constants import asked_less, constants_for, fed_better
+from hosim.analysis.costmodel.kernels.constants import (
+    asked_less,
+    constants_for,
+    fed_better,
+    withheld,
+)
 from hosim.analysis.costmodel.kernels.op_families import Array, Processor, expected_loads
 from hosim.analysis.costmodel.origins import MODEL, TABLE
 from hosim.analysis.costmodel.peaks import best_for, peak_for
@@ -339,4 +344,5 @@ def processor_for(hardware: Hardware, dtype: str) -> Processor:
         figures.link_bytes_per_s,
         fed_better(hardware),
         asked_less(hardware),
+        withheld(hardware),
     )

@@ -51,7 +51,9 @@ class Processor:
     each other, at ``clock_hz``. ``fed`` is how many times the FLOP that one of them does in a cycle
     one does on the processor that the kernels' constants were fitted to, if that is more. ``asked``
     is how many times the bytes that one of those has of the memory in a cycle one has here, if that
-    is less.
+    is less. ``withheld`` is how many times ``peak_flops`` its multiprocessors would do if they were
+    sold with sums in 32 bits at full speed, as GeForce cards are not: all else in a kernel takes no
+    longer there.
     """
 
     peak_flops: float
@@ -61,6 +63,7 @@ class Processor:
     link_bandwidth: float = 0.0
     fed: float = 1.0
     asked: float = 1.0
+    withheld: float = 1.0
 
     @property
     def cycle_us(self) -> float:
@@ -93,13 +96,21 @@ class Processor:
     def tile_share(self, of: TileShares, tile: tuple[int, int], largest: tuple[int, int]) -> float:
         """The share of the peak that a tile of so many rows and columns reaches: that at which it
         is fed on the processor of the constants, whose multiprocessors may do more in a cycle, but
-        no more than the ``largest`` tile.
+        no more than the ``largest`` tile; and where products are slowed, what is beside them takes
+        less of its time.
         """
 
         def fed(rows: int, columns: int) -> float:
             return of.largest_share / (1 + of.half_tile * (rows + columns) / (rows * columns))
 
-        return max(fed(*tile), min(self.fed * fed(*tile), fed(*largest)))
+        share = max(fed(*tile), min(self.fed * fed(*tile), fed(*largest)))
+        return self.share_of_peak(share)
+
+    def share_of_peak(self, fitted: float) -> float:
+        """The share of the peak that products reach in a kernel where it is ``fitted`` on the
+        processor of the constants.
+        """
+        return 1 / (1 + (1 / fitted - 1) / self.withheld)
 
 
 def together(one: Array, other: Array) -> Array:
