@@ -138,7 +138,8 @@ class ProcessorFigures:
 
     ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the
     peaks are stated for. ``cache_bytes`` is the last cache before memory; ``link_bytes_per_s`` are
-    the links to other devices, in one direction. ``sustained_hz`` is the clock that long
+    the links to other devices, in one direction: of a ``mesh`` of so many devices, one link to each
+    of the others, so that fewer use fewer of them (0: any two use all). ``sustained_hz`` is the clock that long
     computation leaves, where power or heat do not allow the other one; 0: the other one.
     ``best_flops`` is FLOP per second by dtype of the fastest matrix product that anybody measured:
     no modelled one is faster.
@@ -148,6 +149,7 @@ class ProcessorFigures:
     clock_hz: int
     cache_bytes: int = 0
     link_bytes_per_s: int = 0
+    mesh: int = 0
     sustained_hz: int = 0
     best_flops: Mapping[str, int] = field(default_factory=dict)
 

@@ -71,6 +71,7 @@ _PROCESSOR = KeyTable(
     Key("clock", Kind(Frequency, exact_frequency), "clock_hz"),
     Key("cache", SIZE, "cache_bytes"),
     Key("links", RATE, "link_bytes_per_s"),
+    Key("mesh", Kind(Annotated[int, Field(ge=2, le=2**20)]), brief=True),
     Key("sustained", Kind(Frequency, exact_frequency), "sustained_hz", brief=True),
     Key("best", mapping(COMPUTE_RATE, Name), "best_flops", brief=True),
     note("source"),

@@ -3,6 +3,7 @@ memory, a reduction above its link.
 """
 
 import csv
+from dataclasses import replace
 from functools import cache
 from math import ceil
 from pathlib import Path
@@ -167,6 +168,57 @@ def test_a_step_of_one_row_is_as_much_faster_as_the_memory(dtype: str, rows: int
     assert slow / fast == pytest.approx(1792 / 864, rel=0.1)
 
 
+def sums(kernel: str, *asked: tuple[int, int]) -> Graph:
+    """All-reduces among so many devices of so many bytes."""
+    builder = GraphBuilder("sum")
+    for devices, size in asked:
+        builder.op(
+            f"sum {devices} {size}",
+            "all_reduce",
+            dtype="bf16",
+            kernel=kernel,
+            sizes=(devices, size),
+            bytes_accessed=0,
+        )
+    return builder.build()
+
+
+LINKED = {
+    "8 x A100 SXM, NVLink 3": "a100-80gb-sxm", "8 x H200 SXM, NVLink 4, NVSwitch": "h200-141gb-sxm",
+    "8 x B200, NVLink 5, NVSwitch": "b200-180gb-sxm", "8 x MI300X, Infinity Fabric": "mi300x-192gb",
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not MAXIMA.is_dir(), reason=f"no {MAXIMA}")
+@pytest.mark.parametrize("of", LINKED)
+def test_no_all_reduce_is_faster_than_any_that_was_measured(of: str) -> None:
+    """Bus bandwidth of 16 GiB, by devices."""
+    fastest: dict[int, float] = {}
+    for row in csv.DictReader((MAXIMA / "links.csv").read_text().splitlines()):
+        if row["machine"] == of and row["link"].startswith("all-reduce"):
+            devices = int(row["devices"])
+            fastest[devices] = max(fastest.get(devices, 0.0), float(row["gb_per_s"]))
+    for devices, most in fastest.items():
+        (ns,) = op_durations(sums("all_reduce", (devices, 1 << 34)), machine(LINKED[of]))
+        bus = (1 << 34) / ns * 2 * (devices - 1) / devices
+        assert 0.7 * most < bus <= most * (1 + CHIPS_DIFFER), devices
+
+
+def test_devices_of_a_mesh_use_the_links_between_them() -> None:
+    """Seven links of 64 GB/s: two devices use one of them, four three, and all take as long as with
+    a switch.
+    """
+    figures = machine("mi300x-192gb").compute.processor
+    assert figures is not None
+    assert (figures.mesh, figures.link_bytes_per_s) == (8, 448 * 10**9)
+    compute = replace(machine("mi300x-192gb").compute, processor=replace(figures, mesh=0))
+    switched = replace(machine("mi300x-192gb"), compute=compute)
+    asked = sums("all_reduce", *[(devices, 1 << 34) for devices in (2, 4, 8)])
+    times = (op_durations(asked, each) for each in (machine("mi300x-192gb"), switched))
+    ratios = [meshed / alone for meshed, alone in zip(*times, strict=True)]
+    assert ratios == pytest.approx([7, 7 / 3, 1], rel=1e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "link"), [("rtx-pro-6000", 16e9), ("rtx-5090", 16e9), ("rtx-4090", 8e9)]
 )
@@ -175,17 +227,7 @@ def test_cards_without_peer_access_reduce_through_host_memory(
     name: str, link: float, kernel: str
 ) -> None:
     """Two cards: 20 us, and the bytes of one at what was measured between them."""
-    builder = GraphBuilder("sum")
-    for size in (0, 1 << 20, 1 << 30):
-        builder.op(
-            f"sum {size}",
-            "all_reduce",
-            dtype="bf16",
-            kernel=kernel,
-            sizes=(2, size),
-            bytes_accessed=0,
-        )
-    times = op_durations(builder.build(), machine(name))
+    times = op_durations(sums(kernel, *[(2, s) for s in (0, 1 << 20, 1 << 30)]), machine(name))
     assert times == pytest.approx(
         [20_000 + size / link * 1e9 for size in (0, 1 << 20, 1 << 30)], rel=1e-3
     )
@@ -214,7 +256,9 @@ def test_only_products_are_slower_on_a_geforce_card(name: str) -> None:
     def product(of: str) -> float:
         return of_peak(of, op_durations(products("bf16", (16384, 32768, 8192)), machine(of))[0])
 
-    assert further_keys(name) / further_keys("a100-80gb-sxm") == pytest.approx(1.53 / 2.06, rel=0.03)
+    assert further_keys(name) / further_keys("a100-80gb-sxm") == pytest.approx(
+        1.53 / 2.06, rel=0.03
+    )
     assert product(name) / product("a100-80gb-sxm") == pytest.approx(1.083 / 1.167, rel=0.01)
 
 

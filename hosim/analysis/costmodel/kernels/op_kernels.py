@@ -345,4 +345,5 @@ def processor_for(hardware: Hardware, dtype: str) -> Processor:
         fed_better(hardware),
         asked_less(hardware),
         withheld(hardware),
+        figures.mesh,
     )

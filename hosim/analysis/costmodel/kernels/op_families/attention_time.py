@@ -153,8 +153,8 @@ def _of_blocks(
     blocks = np.ceil(queries / _QUERIES)
     rows = np.minimum(_QUERIES, np.ceil(queries / 16) * 16)
     width = (shapes["width"] + shapes["value_width"]) / 2
-    share = processor.share_of_peak(constants.peak_share)
-    key_us = 4 * rows * width / (processor.flops_per_us * share)
+    reached = processor.flops_per_us * processor.share_of_peak(constants.peak_share)
+    key_us = 4 * rows * width / reached
     begin = constants.block_cycles * processor.cycle_us
     share = np.maximum(shapes["batch"] * heads * blocks / processor.multiprocessors, 1)
     busy = np.maximum(

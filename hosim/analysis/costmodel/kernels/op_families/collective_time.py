@@ -46,7 +46,7 @@ def collective_us(constants: CollectiveConstants, processor: Processor, shapes: 
     """Microseconds of collectives of ``bytes`` among ``ranks``; each rank sends ``passes`` times
     its share of all others' bytes.
     """
-    ranks, link = shapes["ranks"], processor.link_bandwidth / 1e6
+    ranks, link = shapes["ranks"], processor.link_bytes_per_us(shapes["ranks"])
     sent = (
         shapes["bytes"] * shapes["passes"] * (ranks - 1) / ranks / (1 - constants.few_ranks / ranks)
     )
@@ -74,6 +74,6 @@ def custom_us(constants: CustomConstants, processor: Processor, shapes: Shapes) 
     """Microseconds of custom all-reduces of ``bytes``, below
     :data:`hosim.analysis.costmodel.kernels.sizes_of_ops.CUSTOM_BYTES`, among ``ranks``.
     """
-    others = shapes["ranks"] - 1
-    read = others * shapes["bytes"] / (constants.link_share * processor.link_bandwidth / 1e6)
+    others, link = shapes["ranks"] - 1, processor.link_bytes_per_us(shapes["ranks"])
+    read = others * shapes["bytes"] / (constants.link_share * link)
     return (constants.fixed_cycles + constants.rank_cycles * others) * processor.cycle_us + read

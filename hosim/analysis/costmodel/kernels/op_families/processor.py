@@ -53,7 +53,8 @@ class Processor:
     is how many times the bytes that one of those has of the memory in a cycle one has here, if that
     is less. ``withheld`` is how many times ``peak_flops`` its multiprocessors would do if they were
     sold with sums in 32 bits at full speed, as GeForce cards are not: all else in a kernel takes no
-    longer there.
+    longer there. ``mesh``: so many devices have one of the links to each other, without a switch;
+    0: any two use all.
     """
 
     peak_flops: float
@@ -64,6 +65,7 @@ class Processor:
     fed: float = 1.0
     asked: float = 1.0
     withheld: float = 1.0
+    mesh: int = 0
 
     @property
     def cycle_us(self) -> float:
@@ -76,6 +78,12 @@ class Processor:
     def flops_per_us(self) -> float:
         """FLOP of one multiprocessor in a microsecond."""
         return self.peak_flops / self.multiprocessors / 1e6
+
+    def link_bytes_per_us(self, ranks: Array) -> Array:
+        """Bytes that a device sends to the others of so many in a microsecond."""
+        others = max(self.mesh - 1, 1)
+        rate: Array = self.link_bandwidth / 1e6 * np.clip((ranks - 1) / others, 1 / others, 1)
+        return rate
 
     @property
     def bytes_per_us(self) -> float:
