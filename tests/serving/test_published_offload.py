@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.skipif(not ROWS, reason=f"no {FILE}"), pytest.mark.lon
 @pytest.mark.parametrize(
     ("row", "machine", "weights", "link", "tokens"),
     [
-        ("zero-inference-opt-30b-t4", "t4", "zero_inference", "h2d", 0.638),
+        ("zero-inference-opt-30b-t4", "t4", "zero_inference", "h2d", 0.639),
         (
             "zero-inference-llama3-70b-nvme",
             "h100-96gb",
