@@ -39,7 +39,7 @@ QUICK = (
     *("a_view_of_a_mapping", "a_descriptor", "an_array_of_numbers", "a_generator_forked_within"),
     *("a_hook_of_several_gradients", "a_traced_part", "a_base_class_replaced"),
     *("the_code_of_a_function_replaced", "a_default_argument_replaced"),
-    *("no_gradients_around_a_step", "results_are_kept_over_steps"),
+    *("no_gradients_around_a_step", "results_are_kept_over_steps", "parameters_in_a_list"),
 )
 """One habit of each kind; the others are long."""
 

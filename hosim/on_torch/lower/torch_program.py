@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
@@ -192,6 +193,11 @@ def lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
         value = getattr(module, node.target)
         if isinstance(value, torch.Generator):
             raise InputError(OWN_GENERATOR)
+        if isinstance(value, FakeTensor):
+            raise InputError(
+                "a tensor that is no parameter of the model gets a gradient, which a captured step "
+                "would not give it; register it as a parameter, or detach it"
+            )
         with module.graph.inserting_after(last):
             last = module.graph.placeholder(f"constant_{len(constants)}")
         constants[last.name] = value
