@@ -2,6 +2,8 @@
 others.
 """
 
+from random import Random
+
 import pytest
 from toys import graph, machine
 
@@ -39,12 +41,14 @@ def updated_first(b: GraphBuilder) -> None:
 
 
 def reached(problem: Problem, choice: TensorChoice | None) -> list[TensorChoice | None]:
-    """What tensor 0 can do after one change."""
-    moves = ChoiceMoves(problem, ["ddr"])
-    return [
-        changes[0]
-        for changes in moves.neighbours({} if choice is None else {0: choice}, moves.gaps[0])
+    """What tensor 0 does after one change, of many that are drawn."""
+    moves, choices, rng = ChoiceMoves(problem, ["ddr"]), {0: choice} if choice else {}, Random(0)
+    drawn = [
+        moves.random(rng, choices, gap, [], lambda: moves.queues(choices))
+        for gap in moves.gaps[0]
+        for _ in range(500)
     ]
+    return [*{c and c.key(): c for changes in drawn for c in changes.values()}.values()]
 
 
 def makespan(problem: Problem, choice: TensorChoice, budget: int) -> int | None:

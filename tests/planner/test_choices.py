@@ -3,6 +3,7 @@ absence, late write-backs, late leaves.
 """
 
 from collections.abc import Mapping
+from random import Random
 
 from toys import graph, machine
 
@@ -36,10 +37,16 @@ def cost(problem: Problem, budget: int, choices: Mapping[int, TensorChoice]) -> 
 
 
 def reached(problem: Problem, choices: Choices, t: int) -> list[TensorChoice | None]:
-    """What one change makes of a tensor."""
+    """What one change makes of a tensor, of many that are drawn."""
     moves = ChoiceMoves(problem, [tier.name for tier in problem.below])
-    gaps = [gap for listed in moves.gaps.values() for gap in listed]
-    return [changes[t] for changes in moves.neighbours(choices, gaps) if t in changes]
+    gaps, rng = [gap for listed in moves.gaps.values() for gap in listed], Random(0)
+    drawn = [
+        moves.random(rng, choices, gap, [], lambda: moves.queues(choices))
+        for gap in gaps
+        for _ in range(500)
+    ]
+    found = [changes[t] for changes in drawn if t in changes]
+    return [*{choice and choice.key(): choice for choice in found}.values()]
 
 
 def two_leave(b: GraphBuilder) -> None:

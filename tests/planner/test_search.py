@@ -162,9 +162,7 @@ def test_it_ends_where_the_lower_bound_is_reached() -> None:
 
 @pytest.mark.parametrize("effort", [0.0, 0.2, 0.5])
 def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
-    """A plan that fits is needed; so is what is asked for in any case. Annealing takes three blocks
-    at a time.
-    """
+    """A plan that fits is needed; so is what is asked for in any case."""
     case, needs, steps = instance(3, 31), 10**6, []
     given = case.graph, case.hardware, case.budget_bytes
 

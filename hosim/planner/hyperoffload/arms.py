@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count, product
+from itertools import product
 
 from hosim.planner.hyperoffload.choice_passes import (
     Spread,
@@ -34,12 +34,8 @@ _SPARE = (1, 0, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way.
 Without any a step often gets stuck.
 """
-_HEATS = (0.6, 1.0, 1.0, 0.3)
-"""Heats at which annealing begins, in mean op durations; what one misses another finds."""
-_DRAWN, _PART = 2, (0.4, 1.0)
-"""Sweeps drawn at a time, of which the best is annealed; and between which parts of all gaps they
-take, and of transfer times.
-"""
+_PART = 0.4, 1.0
+"""Between which parts of all gaps sweeps that are drawn take, and of transfer times."""
 _OF_A_GAP = 40
 """The work of judging one gap in a sweep, and of moving what a tensor does ahead."""
 
@@ -169,22 +165,10 @@ def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:
         yield
 
 
-def annealing(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Annealing, from the best plan and from sweeps over some of the gaps in turn, with weights
-    drawn at random.
-    """
-    for k in count():
-        best = search.best
-        if best is None or best.planned is not planned or not planned.problem.gaps:
-            return
-        if k % 2 == 0 and best.outcome.choices:
-            begin = best
-        else:
-            drawn = [planned.evaluate(_drawn(search, planned.problem)) for _ in range(_DRAWN)]
-            begin = Found(min(drawn, key=lambda outcome: outcome.cost), planned, SELECTION)
-        found = search.annealed(begin, _HEATS[k // 2 % len(_HEATS)])
-        if found is not None:
-            search.offer(found)
+def drawing(search: Search, planned: PlannedGraph) -> Iterator[None]:
+    """Sweeps over some of the gaps, with weights drawn at random: unlike plans to search from."""
+    while search.best is not None and search.best.planned is planned and planned.problem.gaps:
+        search.offer(Found(planned.evaluate(_drawn(search, planned.problem)), planned, SELECTION))
         yield
 
 

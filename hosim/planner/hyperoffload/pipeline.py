@@ -19,7 +19,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.arms import (
-    annealing,
+    drawing,
     fitting,
     ranking,
     refining,
@@ -35,7 +35,7 @@ from hosim.planner.schedule.tiers_below import Placement
 from hosim.units import human_size
 
 _OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
-_LATER: Sequence[Arm] = (annealing, saving_traffic)
+_LATER: Sequence[Arm] = (drawing, saving_traffic)
 """The arms of each graph before local search, and those after it."""
 
 

@@ -28,7 +28,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, SPREAD
-from hosim.planner.hyperoffload.local_moves import Annealing, LocalSearch, PlanSimulator
+from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.selection import Selection
 from hosim.planner.hyperoffload.tensor_choices import (
     Evaluation,
@@ -56,8 +56,6 @@ _EXPLORED = 4
 """In such a part of that work arms bring plans, before any of these is searched from. What is
 returned is no slower than the best after such a part of all work.
 """
-_ANNEALED = 3
-"""Blocks that one annealing takes."""
 _TIDIED = 2
 """Blocks of work at most that look for what a plan moves and need not."""
 _HOPED, _PART_OF_AN_OP, _FORGET, _MOST = 0.002, 0.1, 0.7, 0.05
@@ -367,17 +365,6 @@ class Search:
             problem,
             Evaluator(problem, self.budget_bytes, self.policy, self.work, self.judge),
             edits,
-        )
-
-    def annealed(self, found: Found, heat: float) -> Found | None:
-        """Return the result of annealing a plan; None where it cannot be searched from."""
-        planned, choices = found.planned, found.outcome.choices
-        simulator = planned.simulated(found.outcome)
-        if not simulator.covers(choices):
-            return None
-        search = Annealing(simulator, choices, planned.least_ns, heat, self.rng.getrandbits(32))
-        return Found(
-            planned.evaluate(search.run(_ANNEALED * self.block, self.work)), planned, LOCAL_SEARCH
         )
 
     def tidied(self, found: Found, faster: bool = True) -> Found:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.hyperoffload.local_moves.annealing import Annealing
-    from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
     from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
     from hosim.planner.hyperoffload.local_moves.local_search import LocalSearch
     from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator
@@ -17,8 +15,6 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "annealing": "Annealing",
-            "best_choices": "BestChoices",
             "choice_moves": "Changes ChoiceMoves",
             "local_search": "LocalSearch",
             "plan_simulator": "PlanSimulator",
@@ -27,8 +23,6 @@ else:
     )
 
 __all__ = [
-    "Annealing",
-    "BestChoices",
     "Changes",
     "ChoiceMoves",
     "LocalSearch",

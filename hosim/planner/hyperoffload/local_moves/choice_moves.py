@@ -25,9 +25,6 @@ from hosim.planner.hyperoffload.tensor_choices import (
 Changes = Mapping[int, TensorChoice | None]
 """By tensor what it does instead; None: it stays."""
 
-Present = Mapping[int, TensorChoice | None]
-"""Choices, of which some may be none."""
-
 _NEAR = (-3, -2, -1, 1, 2, 3)
 
 _TURN = 0.15
@@ -49,10 +46,10 @@ class ChoiceMoves:
     def random(
         self,
         rng: Random,
-        choices: Present,
+        choices: Choices,
         gap: Gap,
         others: Sequence[Gap],
-        lines: Callable[[], Queues] | None = None,
+        lines: Callable[[], Queues],
     ) -> Changes:
         """A change of the tensor of ``gap``, most of all there; in one of ten it changes places
         with one of ``others``.
@@ -66,7 +63,7 @@ class ChoiceMoves:
         if what < 0.1 and others:
             return self._exchange(rng, choices, gap, rng.choice(others))
         if choice is not None and gap.after in choice.away and rng.random() < _TURN:
-            queues = self.queues(choices) if lines is None else lines()
+            queues = lines()
             changed = [
                 *self._elsewhere(t, choice, gap, queues),
                 *self._saved_elsewhere(t, choice, queues),
@@ -92,35 +89,6 @@ class ChoiceMoves:
                 return {t: choice.with_store(gap.after, moved)}
         changes = list(self._decisions(t, choice, [gap] if rng.random() < 0.5 else self.gaps[t]))
         return {t: kept(self.problem, t, rng.choice(changes))} if changes else {}
-
-    def neighbours(
-        self, choices: Choices, gaps: Sequence[Gap], lines: Queues | None = None
-    ) -> Iterator[Changes]:
-        """Every change of one decision in these gaps; ``lines`` are the queues of the choices, if
-        they are known.
-        """
-        by_tensor: dict[int, list[Gap]] = {}
-        for gap in gaps:
-            by_tensor.setdefault(gap.tensor, []).append(gap)
-        lines = self.queues(choices) if lines is None else lines
-        for t, listed in by_tensor.items():
-            choice = choices.get(t)
-            for changed in self._decisions(t, choice, listed):
-                yield {t: kept(self.problem, t, changed)}
-            for gap in listed if choice is not None else ():
-                assert choice is not None
-                back = choice.away.get(gap.after)
-                if back is not None:
-                    for position in _shifts(gap, back):
-                        yield {t: choice.with_return(gap.after, position)}
-                if gap.after in choice.away and (choice.start != BELOW or gap.after != AT_START):
-                    for position in _stores(gap, choice.stores.get(gap.after, gap.after)):
-                        yield {t: choice.with_store(gap.after, position)}
-                if gap.after in choice.away:
-                    for changed in self._elsewhere(t, choice, gap, lines):
-                        yield {t: changed}
-            for changed in self._saved_elsewhere(t, choice, lines) if choice is not None else ():
-                yield {t: changed}
 
     def _elsewhere(
         self, t: int, choice: TensorChoice, gap: Gap, lines: Queues
@@ -216,14 +184,12 @@ class ChoiceMoves:
         ):
             yield choice.with_store_turn(self._count, turn)
 
-    def queues(self, choices: Present) -> Queues:
+    def queues(self, choices: Choices) -> Queues:
         """Return the cache ops that are issued after each op."""
         found: dict[tuple[bool, int], list[tuple[int, int]]] = {}
         users = self.problem.graph.users
         for t, choice in choices.items():
-            if choice is None or (
-                t in self.problem.starts_below and not users[t]
-            ):  # what lies below and is not used never moves
+            if t in self.problem.starts_below and not users[t]:  # it never moves
                 continue
             for after, back in choice.away.items():
                 if back is not None and (t, after) in self._gap:
@@ -241,7 +207,7 @@ class ChoiceMoves:
                 )
         return found
 
-    def _exchange(self, rng: Random, choices: Present, one: Gap, other: Gap) -> Changes:
+    def _exchange(self, rng: Random, choices: Choices, one: Gap, other: Gap) -> Changes:
         """Of two gaps the one that is used is not any more, and the other one is."""
         if choices.get(one.tensor) is None:
             one, other = other, one
@@ -372,35 +338,6 @@ def _positions(gap: Gap) -> list[int | None]:
             ]
         )
     )
-
-
-def _shifts(gap: Gap, back: int) -> list[int]:
-    moved = (
-        back - 1,
-        back + 1,
-        back - 2,
-        back + 2,
-        back - 3,
-        back + 3,
-        back - 4,
-        back + 4,
-        gap.after,
-        gap.before - 1,
-    )
-    return [p for p in dict.fromkeys(moved) if gap.after <= p < gap.before and p != back]
-
-
-def _stores(gap: Gap, now: int) -> list[int]:
-    """Return the other positions at which its store might be issued: as soon as the contents are
-    made, at the last place, when the gap begins, or near where it is.
-    """
-    last = gap.before - 1
-    near = (now - 1, now + 1, now + 2)
-    return [
-        p
-        for p in dict.fromkeys((gap.written, last, gap.after, *near))
-        if gap.written <= p <= last and p != now
-    ]
 
 
 def within(position: int, gap: Gap) -> int:

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from random import Random
 
-from hosim.planner.hyperoffload.local_moves.best_choices import BestChoices
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
 from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator
 from hosim.planner.hyperoffload.local_moves.stall_moves import StallMoves
-from hosim.planner.hyperoffload.tensor_choices import Choices, WorkDone
+from hosim.planner.hyperoffload.tensor_choices import Choices, TensorChoice, WorkDone
 
 _STUCK = 60
 """Refused changes after which stalls no longer say where to change."""
@@ -26,6 +25,55 @@ by that part or a usual op at most.
 """
 _DRAWN, _CHANGED = 60, 50
 """The work of drawing a change, and for each tensor in it."""
+
+
+class BestChoices:
+    """The best choices of a search while the simulator keeps the present ones, which may be worse.
+
+    Begins with ``choices``; ``cost`` is that of the best ones, and no plan takes less than
+    ``floor_ns``.
+
+    ``whole`` is the work of a whole run.
+    """
+
+    def __init__(self, simulator: PlanSimulator, choices: Choices, floor_ns: int) -> None:
+        self.simulator = simulator
+        self.floor_ns = floor_ns
+        begun = simulator.work
+        self.cost = simulator.begin(choices)
+        self.whole = simulator.work - begun
+        self._undo: dict[int, TensorChoice | None] = {}
+        """What tensors did in the best choices, where that is not what they do now."""
+
+    def best(self) -> Choices:
+        """The best choices."""
+        best = {**self.simulator.choices, **self._undo}
+        return {t: choice for t, choice in sorted(best.items()) if choice is not None}
+
+    @property
+    def at_floor(self) -> bool:
+        """Return whether nothing better can be."""
+        return not self.cost[0] and self.cost[1] <= self.floor_ns
+
+    def take(self, changes: Changes) -> bool:
+        """Make changes the present choices, and the best ones if they are; says whether they
+        are.
+        """
+        choices = self.simulator.choices
+        for t in changes:
+            self._undo.setdefault(t, choices.get(t))
+        found = self.simulator.accept(changes)
+        if found >= self.cost:
+            return False
+        self.cost = found
+        self._undo.clear()
+        return True
+
+    def back(self) -> None:
+        """Make the best choices the present ones."""
+        if self._undo:
+            self.simulator.accept(dict(self._undo))
+            self._undo.clear()
 
 
 class LocalSearch:
