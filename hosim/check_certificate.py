@@ -354,7 +354,7 @@ def machine(c: Any, devices: list[DeviceEvents]) -> str:
             c["peak_bytes"][name],
         )
         said.append(f"{peak:,} of {tier['bytes']:,} B in {plain(name)}")
-    queue_of = {name: channel["queue"] for name, channel in c["channels"].items()}
+    queue_of = {name: channel.get("queue", name) for name, channel in c["channels"].items()}
     for name in dict.fromkeys(queue_of.values()):
         engines = max(
             most([(s, e, 1) for _, on, _, s, e in device.transfers if queue_of[on] == name])
