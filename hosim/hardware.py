@@ -77,8 +77,9 @@ class Channel:
     carries while bytes flow on another one, as (that channel, bytes per second): two directions
     that disturb each other. A link on which they merely share one bandwidth, a half-duplex one, is
     a :class:`Fabric` over both. Channels of one ``queue``, which join the same two tiers, share it
-    with its engines (rule 24; ``None``: a queue of its own). ``spread`` is how far real rates of pinned memory are from the
-    bandwidth, as the standard deviation of the logarithm (``None``: nobody measured it).
+    with its engines (rule 24; ``None``: a queue of its own). ``spread`` is how far real rates of
+    pinned memory are from the bandwidth, as the standard deviation of the logarithm (``None``:
+    nobody measured it).
     """
 
     name: str
@@ -140,9 +141,10 @@ class ProcessorFigures:
 
     ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the
     peaks are stated for. ``cache_bytes`` is the last cache before memory; ``link_bytes_per_s`` are
-    the links to other devices, in one direction: of a ``mesh`` of so many devices, one link to each
-    of the others, so that fewer use fewer of them (0: any two use all). ``sustained_hz`` is the clock that long
-    computation leaves, where power or heat do not allow the other one; 0: the other one.
+    the links to other devices, in one direction. In a ``mesh`` of so many devices each has one link
+    to each of the others, so that fewer devices use fewer links (0: any two use all).
+    ``sustained_hz`` is the clock that long computation leaves, where power or heat do not allow the
+    other one; 0: the other one.
     ``best_flops`` is FLOP per second by dtype of the fastest matrix product that anybody measured:
     no modelled one is faster.
     """

@@ -80,7 +80,7 @@ class Runtime:
         0: as many as it gets.
     mixture
         Nanoseconds that the kernels of a mixture of experts take beside their products: sorting,
-        launches, adding up; 0: those of the measured tables.
+        launches, adding up; 0: what the measured kernels take.
     exposed
         For so many times the time for which collectives run beside them, on streams of their own,
         other ops stand still, spread over the step; 0: they run beside each other as if alone.
@@ -131,8 +131,8 @@ class Runtime:
         What an inference engine measures for the largest iteration before it makes its cache, over
         what hosim computes for it.
     recorded
-        The share of what collectives of that iteration read and write which its allocator still holds
-        at its end: torch's ``record_stream`` under a host that is ahead of the device.
+        The share of what the collectives of that iteration read and write that the allocator still
+        holds when it ends: torch's ``record_stream`` under a host that is ahead of the device.
     sampling
         How many times the fp32 logits of all its sequences it holds to choose the next tokens.
     counted

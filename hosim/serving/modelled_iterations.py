@@ -58,10 +58,10 @@ class ModelledIterations:
     batch and lengths. What depends on tokens alone is built for some counts of tokens, and linear
     between them; decoding sequences have the mean of their keys. With ``expert`` the ``tensor``
     devices share the experts by whole ones, and an iteration waits for the busiest of them; all
-    have its tokens, as with vLLM's expert parallelism among them. Some experts are more popular than
-    others, as in a trace that a builder draws; ``routing`` of the model says how much (``zipf``; null:
-    all are alike). Raises :class:`InputError` for a model whose attention has no class of kernels, or
-    that is no decoder, and for stages of a pipeline.
+    have its tokens, as with vLLM's expert parallelism among them. Some experts are more popular
+    than others, as in a trace that a builder draws; ``routing`` of the model says how much
+    (``zipf``; ``None``: all are alike). Raises :class:`InputError` for a model whose attention has
+    no class of kernels, or that is no decoder, and for stages of a pipeline.
     """
 
     model: Mapping[str, Any]

@@ -59,6 +59,18 @@ def test_zipf_with_equal_weights_is_uniform(tokens: int, top: int, each: int, ra
     assert same.padded == pytest.approx(even.padded, abs=each * 128 * 1e-6) or even.rows % 16 < 1e-6
 
 
+@pytest.mark.parametrize(("exponent", "most"), [(20, 10), (99, 8.1)])
+def test_a_steep_distribution_touches_little_more_than_the_most_popular_experts(
+    exponent: int, most: float
+) -> None:
+    """The probability of the least popular of 128 experts is too small for a number of 64 bits."""
+    found = expected_loads(64, 8, 128, 1, f"zipf_{exponent}")
+    assert found.rows == pytest.approx(8 * 64)
+    assert 8 <= found.touched < most
+    assert found.padded[0] < 16 * (found.rows / 16 + most)
+    assert expected_loads(64, 8, 128, 8, f"zipf_{exponent}").touched < found.touched
+
+
 @pytest.mark.parametrize(("tokens", "top", "experts"), [(12, 1, 16), (16, 4, 128), (4, 2, 8)])
 def test_popular_experts_are_those_of_drawn_tokens(tokens: int, top: int, experts: int) -> None:
     random, draws = Random(0), 300

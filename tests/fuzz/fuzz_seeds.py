@@ -461,6 +461,19 @@ REQUESTS = b"\n".join(
     )
 )
 """Two requests, with what a server did with them."""
+CONVERSATIONS = json.dumps(
+    [
+        {
+            "conversations": [
+                {"from": "human", "value": "What is a cache?"},
+                {"from": "gpt", "value": "A copy that is nearer."},
+                {"from": "human", "value": "Than what?", "tokens": 3},
+                {"from": "gpt", "value": "Than its home.", "tokens": 4},
+            ]
+        }
+    ]
+).encode()
+"""A conversation as ShareGPT has it."""
 
 
 def hyper_parallel() -> bytes:

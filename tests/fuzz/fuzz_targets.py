@@ -370,6 +370,13 @@ def _kernels(plain: bytes) -> list[Target]:
             [f"serve-{command} -H m.yaml --set scheduling_policy=priority" for command in STUDIES],
         ),
         Target(
+            "conversations",
+            {"c.json": seeds.CONVERSATIONS, "m.yaml": plain},
+            ["c.json"],
+            [changed_json, *[mildly_changed_json] * 3],
+            ("serve gpt2 -H m.yaml --requests c.json --blocks 64",),
+        ),
+        Target(
             "products",
             {"k.csv": seeds.PRODUCTS.encode(), "m.yaml": plain},
             ["k.csv"],

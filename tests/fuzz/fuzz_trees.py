@@ -186,6 +186,8 @@ def _mild(draw: Random, tree: Any) -> None:
     """Changes the tree a little."""
     way = draw.randrange(5)
     lists = [c for c in _containers(tree) if c and isinstance(c, list)]
+    if not any([isinstance(c, Members) for c in lists]):
+        return  # the only element of the outermost list was deleted
     if way < 2:
         by_key: dict[str, list[list[Any]]] = {}
         for pair in [pair for c in lists if isinstance(c, Members) for pair in c]:

@@ -463,7 +463,8 @@ SHAREGPT = [
         {"from": "system", "value": "x" * 256},
         {"from": "human", "value": "x" * 65},
         {"from": "gpt", "value": "x" * 28},
-        {"from": "human", "value": "x" * 4},
+        {"from": "human", "value": "x" * 2},
+        {"from": "tool", "value": "x" * 2},
         {"from": "gpt", "value": ""},
         {"from": "gpt", "value": "xy"},
     ]},
@@ -476,7 +477,7 @@ SHAREGPT = [
 
 
 def test_texts_of_sharegpt_are_conversations(tmp_path):
-    """By hand: 64 and 17 tokens are asked, 7 answered; 88 of the second turn's 89 tokens were said,
+    """By hand: 64 and 17 tokens are asked, 7 answered; 88 of the second turn's 90 tokens were said,
     5 whole parts of 16. The empty answer is none. An answer with nothing before it is the context of
     the next, which says its lengths itself.
     """
@@ -485,7 +486,7 @@ def test_texts_of_sharegpt_are_conversations(tmp_path):
     rows = read_request_rows(path)
     first, other, second = rows.requests
     assert [(one.prompt_tokens, one.output_tokens) for one in rows.requests] == [
-        (81, 7), (16, 9), (89, 1)
+        (81, 7), (16, 9), (90, 1)
     ]  # fmt: skip
     assert [(one.arrival_ns, one.follows) for one in rows.requests] == [
         (0, None), (10**9, None), (0, 0)
@@ -511,6 +512,11 @@ def test_texts_of_sharegpt_are_conversations(tmp_path):
         (
             '[{"conversations": [{"from": "human", "value": "x", "tokens": true}]}]',
             "0.conversations.0.tokens",
+        ),
+        (
+            '[{"conversations": [{"from": "user", "value": "x", "tokens": 999999999999},'
+            '{"from": "gpt", "value": "y"}]}]',
+            "0.conversations.1",
         ),
         ("[]", None),
     ],

@@ -120,6 +120,12 @@ def test_a_page_of_sglang_by_hand() -> None:
         left = [line for line in PAGE_OF_SGLANG.splitlines() if gone not in line]
         assert "page of SGLang's metrics needs" in server_figures(left, 0).lacks
         assert not server_figures(left, 0).steps
+    for name, count in (("requests", "10.0"), ("latency", "990.0")):
+        left = [
+            line.replace(count, "1e-320") if name in line else line
+            for line in PAGE_OF_SGLANG.splitlines()
+        ]
+        assert not server_figures(left, 0).steps
 
 
 @given(st.text(st.characters(codec="ascii")), st.floats(0, 1e300))

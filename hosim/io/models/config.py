@@ -218,10 +218,9 @@ class Run:
     product reads them, or with ``regather`` gathered again for the gradient of its weight, as
     Megatron-LM does.
 
-    ``context_parallel``: devices that share the tokens of each sequence, in training: in a ring
-    (:mod:`hosim.io.models.grouped_attention`), with a window by gathering keys
-    (:mod:`~hosim.io.models.grouped_attention`), with learned scores by exchanging heads
-    (:mod:`~hosim.io.models.grouped_attention`). They share gradients, states and parameters as
+    ``context_parallel``: devices that share the tokens of each sequence, in training: in a ring,
+    with a window by gathering keys, with learned scores by exchanging heads
+    (:mod:`hosim.io.models.grouped_attention`). They share gradients, states and parameters as
     ``data`` devices do, with which they are multiplied.
 
     ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add

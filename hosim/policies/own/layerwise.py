@@ -162,8 +162,8 @@ def swapped_states(
 
 
 def _batches(graph: Graph, streamed: set[int], times: int) -> list[LayerVisit]:
-    """The ops that use what is streamed, in so many runs of about equal bytes, behind a visit to
-    nothing where the first begins.
+    """The ops that use what is streamed, in so many runs of about equal bytes. An empty visit at the
+    first op comes before them: a batch comes up when the visit before its own begins.
     """
     total = sum([graph.tensors[t].size_bytes for t in streamed])
     found: list[tuple[int, LayerVisit]] = []

@@ -44,9 +44,9 @@ class ChannelQueue:
     ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'.
     ``links`` are what its transfers share with others, ``limit`` is what each gets at most of the
     others, and ``beside`` what its own link, the first one, carries while another link does
-    something, as (the other one, bytes per second). ``sharing`` are the channels that have its
-    engines too, with itself (docs/contract.md, rule 24). It is ``undivided`` if a transfer that is alone
-    in it and in what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a
+    something, as (the other one, bytes per second). ``sharing`` are the channels whose transfers take
+    its engines, with itself (docs/contract.md, rule 24). It is ``undivided`` if a transfer that is
+    alone in it and in what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a
     transfer that begins, and the instant from which its bytes flow, to ``share``. One that shares
     nothing has no ``share``: its own ``alarm`` ends its one transfer, ``current``. ``ended`` is
     told of every end. ``has_overheads`` says whether some transfers reach less than that: then

@@ -128,11 +128,14 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
 
 
 def _left_out(data: Mapping[str, Any]) -> list[str]:
-    """The requests of a file that have no answer, and what it does not say."""
-    count = data["unanswered"]
-    many = counted(count, "request")
-    lines = [f"{many} of the file without an answer {'is' if count == 1 else 'are'} left out"]
-    return lines[: bool(count)] + [line for line in [data.get("assumed")] if line]
+    """The requests of a file that have no answer, and what is assumed as the file does not say it."""
+    lines = []
+    if count := data["unanswered"]:
+        are = "is" if count == 1 else "are"
+        lines.append(f"{counted(count, 'request')} of the file without an answer {are} left out")
+    if "assumed" in data:
+        lines.append(data["assumed"])
+    return lines
 
 
 _GROWS = 0.05

@@ -26,7 +26,8 @@ _CHARACTERS, _APART_NS = 4, 10**9
 """Of ShareGPT's texts, which have neither: characters of a token (OpenAI's rule of thumb for
 English), and the time between the first turns of two conversations.
 """
-_USERS = frozenset({"human", "user"})
+_PROMPTS = frozenset({"human", "user", "system", "tool"})
+"""From whom a text is part of the prompt; any other one is an answer."""
 _SAID_PART = 16
 """Tokens that an id of a session's prefix stands for, as in its layout."""
 
@@ -94,8 +95,9 @@ def read_requests(path: str | os.PathLike[str]) -> tuple[Request, ...]:
     ``GeneratedTokens``) or BurstGPT's traces, whose sessions are conversations. Each request may
     have a ``priority``. A line may be the next turn of a conversation: ``follows`` is the number of
     the line of the turn before it, from 0, and its arrival is counted from that one's last token.
-    ShareGPT's JSON, a list of ``conversations``, has no times and, but for a message with ``tokens``,
-    no lengths: see ``assumed`` of :class:`RequestRows`. Requests that got no answer are left out. Raises :class:`InputError` with the line.
+    ShareGPT's JSON, a list of objects with ``conversations``, has no times, and lengths only in
+    messages with ``tokens``: see ``assumed`` of :class:`RequestRows`. Requests that got no answer
+    are left out. Raises :class:`InputError` with the line, or the place in JSON.
     """
     return read_request_rows(path).requests
 
@@ -183,15 +185,18 @@ def _columns(text: str, source: str) -> list[Request]:
     read = _date_s if layout.unit_ns == 0 else float
     named = [dict(zip(header, row, strict=True)) for row in rows[1:]]
     found = [_request(row, layout, source, number, read) for number, row in enumerate(named, 2)]
-    return _in_sessions(named, found, source) if _SESSION in header else found
+    if _SESSION not in header:
+        return found
+    lines = [f"line {number}" for number in range(2, len(rows) + 1)]
+    return _in_sessions(named, found, source, lines)
 
 
 def _in_sessions(
-    rows: Sequence[Mapping[str, str]], found: Sequence[Request], source: str
+    rows: Sequence[Mapping[str, str]], found: Sequence[Request], source: str, places: Sequence[str]
 ) -> list[Request]:
-    """The requests of sessions as turns: each follows the one before it that got an
-    answer, after the time that passed from that answer on. A prompt that is at least as long as all
-    that was said begins with it.
+    """The requests of sessions as turns: each follows the one before it that got an answer, after
+    the time that passed from that answer on. A prompt that is at least as long as all that was said
+    begins with it. ``places`` are those of the requests in the file.
     """
     turns: list[Request] = []
     last: dict[str, tuple[int, float]] = {}
@@ -209,7 +214,7 @@ def _in_sessions(
             raise InputError(
                 f"expected seconds, got {row.get(_ELAPSED, '')[:40]!r}",
                 source=source,
-                where=f"line {place + 2}, {_ELAPSED}",
+                where=f"{places[place]}, {_ELAPSED}",
             )
         said = request.prompt_tokens + request.output_tokens
         before, ended_ns = last.get(session, (None, 0.0))
@@ -219,7 +224,7 @@ def _in_sessions(
             if request.prompt_tokens >= earlier:
                 heard = turns[before].prefix[: earlier // _SAID_PART]
         parts = -(-said // _SAID_PART)
-        budget.draw(parts, source=source, where=f"line {place + 2}")
+        budget.draw(parts, source=source, where=places[place])
         prefix = (*heard, *islice(ids, parts - len(heard)))
         last[session] = place, request.arrival_ns + took * 1e9
         if before is None:
@@ -231,8 +236,8 @@ def _in_sessions(
 
 
 def _conversations(text: str, source: str) -> tuple[list[Request], str]:
-    """The requests of ShareGPT's conversations, and what is assumed of them: each text of another
-    than the user is an answer to all that was said before it.
+    """The requests of ShareGPT's conversations, and what is assumed of them: each text that is not
+    part of a prompt is an answer to all that was said before it.
     """
     try:
         listed = json.loads(text)
@@ -242,25 +247,32 @@ def _conversations(text: str, source: str) -> tuple[list[Request], str]:
         ) from None
     rows: list[Mapping[str, str]] = []
     found: list[Request] = []
+    places: list[str] = []
     budget, counted = Budget("records"), False
     for number, one in enumerate(listed):
         said = 0
         messages = one.get("conversations") if isinstance(one, Mapping) else None
         if not isinstance(messages, list):
-            raise InputError("expected a list, 'conversations'", source=source, where=f"{number}")
+            raise InputError(
+                "expected an object with a list, 'conversations'", source=source, where=f"{number}"
+            )
         for place, message in enumerate(messages):
             where = f"{number}.conversations.{place}"
             budget.draw(source=source, where=where)
             tokens, known = _tokens(message, source, where)
             counted = counted or not known
-            if message["from"] not in _USERS and said:
+            if message["from"] not in _PROMPTS and said:
+                places.append(where)
                 found.append(Request(number * _APART_NS, said, tokens))
                 rows.append({_SESSION: str(number), _ELAPSED: "0"})
             said += tokens
-    line = "conversations begin a second apart, and a turn follows the answer before it at once"
+    line = (
+        "the file has no times: conversations begin a second apart here, and a turn follows the "
+        "answer before it at once"
+    )
     if counted:
-        line += f"; a token is {_CHARACTERS} characters of text"
-    return _in_sessions(rows, found, source), f"{line}: the file says neither"
+        line += f"; a text without 'tokens' has one for {_CHARACTERS} characters"
+    return _in_sessions(rows, found, source, places), line
 
 
 def _tokens(message: Any, source: str, where: str) -> tuple[int, bool]:

@@ -156,7 +156,7 @@ def _mean(page: _Page, *names: str) -> float:
     """The mean of the first histogram that has something in it."""
     for name in names:
         count = sum(page.get(f"{name}_count", ()))
-        if count:
+        if count >= 1:
             return sum(page.get(f"{name}_sum", ())) / count
     return 0.0
 
@@ -173,7 +173,7 @@ def _of_page(page: _Page) -> ServerFigures:
         for name in ("num_requests", "prompt_tokens", "generation_tokens")
     )
     computed = prompts - sum(page.get("sglang:cached_tokens_total", ()))
-    if not (each_s and sequences and requests and computed > 0 and answers):
+    if not (each_s and sequences and requests >= 1 and computed > 0 and answers):
         return ServerFigures(
             lacks="a page of SGLang's metrics needs samples of inter_token_latency_seconds, "
             "num_running_reqs, num_requests_total, prompt_tokens_total and "

@@ -517,15 +517,15 @@ class _Builder:
 
 
 # -- kernels that fill the device ------------------------------------------------------------------
-# Kernels of several streams run side by side only while there is room for their blocks. A kernel with
-# more blocks than the device holds at once keeps every other kernel from starting until its last
-# blocks are placed. The number of blocks that fit follows from the threads, registers and shared
-# memory of a block and of a multiprocessor, as in CUDA's occupancy calculation (without its rounding
-# of registers and shared memory to allocation units).
+# Kernels of several streams run side by side only while there is room for their blocks. A kernel
+# with more blocks than the device holds at once keeps every other kernel from starting until its
+# last blocks are placed. The number of blocks that fit follows from the threads, registers and
+# shared memory of a block and of a multiprocessor, as in CUDA's occupancy calculation (without its
+# rounding of registers and shared memory to allocation units).
 #
-# Whether kernels wait for that room is up to the device and the priorities of streams, which a
-# recording does not have: what most kernels of it did that could have started counts. Collectives
-# start at once.
+# Whether kernels wait for that room depends on the device and on the priorities of streams, which a
+# recording does not have. So it is judged by what most kernels did that could have started.
+# Collectives start at once.
 
 
 _BLOCKS_A_MULTIPROCESSOR = 32

@@ -9,13 +9,11 @@ The mapping:
 - Numbers (scalars, and short lists of sizes that do not depend on data) are not tensors, and
   arithmetic on them is not an op.
 - ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as
-  in
-:mod:`hosim.io.importers.torch_programs.torch_export`.
+  in :mod:`hosim.io.importers.torch_programs.torch_export`.
   ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
-- Every other node is an op. ``flops`` are those of :mod:`hosim.io.importers.onnx.onnx_operators`, and for
-  operators of onnxruntime (``com.microsoft``) those of :mod:`hosim.io.importers.onnx.onnx_operators`; an
-  op without FLOP is bound by the bytes it moves. Operators of anybody
-  else are named in ``meta["unknown_ops"]``.
+- Every other node is an op. ``flops`` are those of :mod:`hosim.io.importers.onnx.onnx_operators`,
+  for operators of ONNX and of onnxruntime (``com.microsoft``); an op without FLOP is bound by the
+  bytes it moves. Operators of anybody else are named in ``meta["unknown_ops"]``.
 - Functions are inlined. For an ``If`` whose condition depends on data, the branch with more FLOP is
   taken, without the constants of the other, and ``meta["missing"]`` says how often. ``Loop``,
   ``Scan`` and sequences are refused.

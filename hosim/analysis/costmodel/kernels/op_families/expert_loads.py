@@ -98,12 +98,11 @@ def _zipf(tokens: int, top: int, experts: int, ranks: int, exponent: float) -> E
         rows = _most_rows(tokens * sum(mine), tokens, top, experts, ranks)
         touched = [1 - (1 - share) ** tokens for share in mine]
         of_one = [
-            rows * share / sum(mine) / part for share, part in zip(mine, touched, strict=True)
+            (part, rows * share / sum(mine) / part)
+            for share, part in zip(mine, touched, strict=True)
+            if part  # it is 0 for the least popular experts of a steep distribution
         ]
-        padded = tuple(
-            sum([part * ceil(n / tile) * tile for part, n in zip(touched, of_one, strict=True)])
-            for tile in TILES
-        )
+        padded = tuple(sum([part * ceil(n / tile) * tile for part, n in of_one]) for tile in TILES)
         drawn.append(ExpertLoads(rows, sum(touched), padded))
     return _mean(drawn)
 
