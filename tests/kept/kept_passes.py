@@ -25,7 +25,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.planner.hyperoffload import JudgedGap, Weights, gap_figures, judged_gaps, search, select
 from hosim.planner.hyperoffload.explanations import explain
-from hosim.planner.hyperoffload.local_moves import ChoiceMoves, LocalSearch, PlanSimulator
+from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import Problem, WorkDone, analyse, everything, insert
 from hosim.planner.rewrites import candidates, cheapest, recomputes, reorder, segments
 
@@ -100,8 +100,6 @@ def _noted(judged: JudgedGap) -> object:
 def _searches(problem: Problem, budgets: list[int]) -> Iterator[Made]:
     for budget in budgets[:2]:
         simulator = PlanSimulator(problem, budget)
-        moves = ChoiceMoves(problem, simulator.tiers)
-        gaps = [gap for t in sorted(moves.gaps) for gap in moves.gaps[t]]
         for seed in (0, 1):
             choices = select(problem, budget, Weights()).choices
             local = LocalSearch(simulator, choices, problem.horizon_ns, seed)
@@ -112,13 +110,6 @@ def _searches(problem: Problem, budgets: list[int]) -> Iterator[Made]:
                 f"{budget} seed {seed}",
                 simulator.begin(found),
                 sorted(found.items()),
-            )
-            near = list(moves.neighbours(found, gaps))
-            yield (
-                "neighbours",
-                f"{budget} seed {seed}",
-                (len(near), 0, 0),
-                [sorted(changes.items()) for changes in near],
             )
     moved = insert(problem, everything(problem), "kept")
     yield (
