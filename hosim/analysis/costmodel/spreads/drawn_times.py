@@ -66,10 +66,10 @@ class StepSpread:
     spread: float
 
 
-TRAINING = StepSpread(0.35, 0.31)
+TRAINING = StepSpread(0.35, 0.28)
 """Training steps by software that nobody names, or of whose speed nothing is known."""
 
-INFERENCE = StepSpread(0.12, 0.31)
+INFERENCE = StepSpread(0.14, 0.28)
 """Steps of inference by such software."""
 
 UNMEASURED_MACHINE = 0.1
