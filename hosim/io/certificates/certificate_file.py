@@ -427,6 +427,7 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
     """Return the premises of the proof: the ops and their tensors, and the machine."""
     graph = plan.graph
     machine = machine_of_copies(graph, hardware)
+    queue_of = machine.queue_of
     devices = range(hardware.devices)
 
     def of(scope: str) -> list[int]:
@@ -455,7 +456,7 @@ def _given(plan: Plan, hardware: Hardware, budget_bytes: int) -> dict[str, Any]:
                 "to": c.destination,
                 "latency_ns": c.latency_ns,
                 "engines": c.engines,
-                "queue": machine.queue_of[c.name],
+                **({} if queue_of[c.name] == c.name else {"queue": queue_of[c.name]}),
             }
             for c in machine.channels
         },
