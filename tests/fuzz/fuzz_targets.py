@@ -371,7 +371,11 @@ def _kernels(plain: bytes) -> list[Target]:
         ),
         Target(
             "conversations",
-            {"c.json": seeds.CONVERSATIONS, "m.yaml": plain},
+            {
+                "c.json": seeds.CONVERSATIONS,
+                "m.yaml": seeds.text(seeds.KERNEL_HARDWARE),
+                "k.csv": seeds.KERNELS.encode(),
+            },
             ["c.json"],
             [changed_json, *[mildly_changed_json] * 3],
             ("serve gpt2 -H m.yaml --requests c.json --blocks 64",),

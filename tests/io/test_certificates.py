@@ -461,6 +461,16 @@ def test_no_forged_certificate_is_accepted() -> None:
     assert [name for name, change in tried.items() if forged(change) is None] == []
 
 
+def test_channels_of_one_queue_share_its_engines() -> None:
+    """In the genuine certificate, which names no queue, copies of both directions overlap."""
+    assert '"queue"' not in genuine()
+
+    def in_one_queue(made: dict[str, Any]) -> None:
+        made["given"]["channels"]["d2h"]["queue"] = "h2d"
+
+    assert forged(in_one_queue) == "h2d moves more at once than it has engines"
+
+
 def test_what_is_given_is_signed() -> None:
     """Who makes a larger machine sign for itself gets another SHA-256, which the checker prints."""
     larger = put(lambda size: size * 2, "given", "tiers", "ddr", "bytes")

@@ -204,9 +204,7 @@ KV_POLICIES = (
         "sparse",
         "write_through, and blocks that attention does not choose are below alone where blocks of "
         "the device lack",
-        lambda **_: KvRules(
-            through=True
-        ),  # what stays, and what comes up: blocks/sparse_reading.py
+        lambda **_: KvRules(through=True),  # blocks/sparse_reading.py reads the parameters
         {
             "hit": Parameter(
                 None,
