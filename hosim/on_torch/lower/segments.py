@@ -82,9 +82,12 @@ class Segments:
             if not isinstance(value, torch.Tensor):
                 return value
             storage = value.untyped_storage()
-            whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
-            own = storages.setdefault(storage.data_ptr(), whole.clone().untyped_storage())
+            address = storage.data_ptr()
+            if address not in storages:
+                whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
+                storages[address] = whole.clone().untyped_storage()
             made = torch.empty(0, dtype=value.dtype, device=value.device)
+            own = storages[address]
             return made.set_(own, value.storage_offset(), value.size(), value.stride())
 
         return tuple(map(copied, self._values.returned(output)))
