@@ -20,6 +20,7 @@ import torch
 from torch.fx import Node
 
 from hosim.cache_plan import DETACH
+from hosim.on_torch.lower.devices import same_view
 from hosim.on_torch.lower.order import StepOrder, last_needs
 from hosim.on_torch.lower.step_values import StepValues
 
@@ -86,9 +87,7 @@ class Segments:
             if address not in storages:
                 whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
                 storages[address] = whole.clone().untyped_storage()
-            made = torch.empty(0, dtype=value.dtype, device=value.device)
-            own = storages[address]
-            return made.set_(own, value.storage_offset(), value.size(), value.stride())
+            return same_view(storages[address], value)
 
         return tuple(map(copied, self._values.returned(output)))
 
