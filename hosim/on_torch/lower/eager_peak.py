@@ -13,7 +13,7 @@ afterwards is not known.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -90,7 +90,7 @@ def _needs_no_fake(func: Any, given: Any) -> bool:
     )
 
 
-def _writes_real(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+def _writes_real(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
     """Return whether an op that is given a fake writes a tensor that is none."""
     if not func._schema.is_mutable:
         return False
