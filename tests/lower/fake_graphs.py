@@ -121,7 +121,7 @@ class AtAddress:
         start = cuda.address(storage)
         self.pointer = start + self.offset * tensor.element_size()
         self.start, self.storage = start, None
-        if cuda.pool_at(start) is None:
+        if self.bytes and cuda.pool_at(start) is None:
             self.storage = weakref.ref(storage)
 
     def tensor(self):

@@ -238,6 +238,24 @@ def test_a_step_whose_ops_are_launched_as_segments(fake, monkeypatch):
     assert max(launches[5:]) < launches[0] / 2
 
 
+class Views(torch.nn.Module):
+    def forward(self, x):
+        f = torch.fft.fft(x)
+        return f.conj(), f.conj().imag[1:], f, x.t(), x.new_empty(0)
+
+
+def test_results_of_segments_that_are_views(fake):
+    """Conjugated, negated, of one storage, of an input, and of no bytes."""
+    hardware, xs = machine(), [torch.linspace(-1, k, 4 * 8).reshape(4, 8) for k in range(3)]
+    options = {"hardware": hardware, "budget": "128 MiB", "policy": "resident", "graphs": True}
+    device = CudaDevice(hardware)
+    with Launched(fake), hosim.offload(Views(), {"x": xs[0]}, device=device, **options) as model:
+        found = [[one.clone() for one in model(x=x)] for x in xs]
+        assert model.segments, model.no_segments
+    for x, results in zip(xs, found, strict=True):
+        assert all(map(torch.equal, results, Views()(x)))
+
+
 class Mixed(torch.nn.Module):
     """Blocks of six small weights and two large ones."""
 

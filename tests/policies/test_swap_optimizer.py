@@ -64,5 +64,5 @@ def test_the_next_batch_comes_up_while_one_is_updated(
 
 
 def test_no_batches() -> None:
-    with pytest.raises(InputError, match="at least 1 batch"):
+    with pytest.raises(InputError, match="swap_optimizer: swap_times"):
         moved(swap_times=0)

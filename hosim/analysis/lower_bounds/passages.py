@@ -23,8 +23,8 @@ _NS_PER_S = 10**9
 class PassageLimit:
     """Transfers over ``channels`` take at least this long together.
 
-    ``engines`` above 0: the sum of their times alone, over so many engines of their one queue.
-    Otherwise their bytes at ``bandwidth_bytes_per_s``, which ``sharers`` devices share.
+    ``engines`` above 0: the sum of their times alone, over so many engines of the queue that they
+    share. Otherwise their bytes at ``bandwidth_bytes_per_s``, which ``sharers`` devices share.
     """
 
     channels: tuple[str, ...]

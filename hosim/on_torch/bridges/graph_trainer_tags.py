@@ -5,7 +5,7 @@ graph_trainer traces forward, loss and backward as one graph. A memory policy ta
 (``node.meta["recompute"]``), and passes of torchtitan carry the tags out: they place a copy down
 right behind its op, the release of device memory some layers after the last use, the copy up some
 layers before its first use in backward, and what is recomputed before its first use there. Where
-they do is read off graphs that they made, not said here again.
+exactly is read from the graphs that these passes make.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ def _without_copies(module: GraphModule) -> TorchProgram:
 def _candidates(
     tagged: list[str], program: TorchProgram, ops: list[CacheOp]
 ) -> list[IdleActivation]:
-    """What torchtitan can offload, each storage for which it makes one copy down, and from where to
-    where it is away then.
+    """The storages that torchtitan can offload, with the ops between which each is away then: those
+    of one copy down.
     """
     places: dict[int, dict[str, list[int]]] = {}
     for one in ops:

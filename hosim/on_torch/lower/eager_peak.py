@@ -5,13 +5,15 @@ saves until backward has passed, and a local variable what it names until its fu
 step runs once more, eagerly and on fake tensors, and the storages that are alive are counted.
 
 Eager code may look at integers that it has made itself, such as positions, and leave out a mask if
-they are in order. So small tensors of whole numbers that depend on no fake are real.
+they are in order. So small tensors of whole numbers that depend on no fake are real. Where such a
+tensor is written from a fake, nobody knows what it contains, and the peak of code that looks at one
+afterwards is not known.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
         super().__init__()
         self.peak_bytes = 0
         self.is_known = True
+        self._is_overwritten = False  # a real tensor, from a fake
         self._bytes = 0
         self._alive: dict[int, weakref.ref[Any]] = {}  # by address, unique among the living
 
@@ -58,10 +61,17 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
         return gone
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not isinstance(func, torch._ops.OpOverload):  # it has no schema
+            result = func(*args, **(kwargs or {}))
+            self.see(result)
+            return result
         self.is_known &= func not in _UNSIZED
+        looks = bool(_LOOKS.intersection(func.tags))
         may_be_real = _needs_no_fake(func, (args, kwargs))
+        self._is_overwritten |= _writes_real(func, args, kwargs or {})
+        self.is_known &= not (looks and self._is_overwritten)
         result = None
-        if not (may_be_real and _LOOKS.intersection(func.tags)):
+        if not (may_be_real and looks):
             result = func(*args, **(kwargs or {}))
             may_be_real = may_be_real and all(map(_is_of_numbers, tree_leaves(result)))
         if may_be_real:
@@ -77,6 +87,18 @@ def _needs_no_fake(func: Any, given: Any) -> bool:
         func._schema.is_mutable
         or torch.Tag.nondeterministic_seeded in func.tags
         or any(isinstance(one, FakeTensor) for one in tree_leaves(given))
+    )
+
+
+def _writes_real(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether an op that is given a fake writes a tensor that is none."""
+    if not func._schema.is_mutable:
+        return False
+    given = {a.name: one for a, one in zip(func._schema.arguments, args, strict=False)} | kwargs
+    written = [a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
+    return any(isinstance(one, FakeTensor) for one in tree_leaves(given)) and any(
+        isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor)
+        for one in tree_leaves([given.get(name) for name in written])
     )
 
 

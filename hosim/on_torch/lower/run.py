@@ -197,7 +197,7 @@ class Executor:
         if self.closed or other.closed:
             raise ExecutionError("this executor is closed; make a new one")
         ours, theirs = self.lowered.tensor_of, other.lowered.tensor_of
-        other.segments, other._runs = None, 0  # what they keep is not there twice
+        other._forget_segments()  # what they keep is not there twice
         self._placed = {
             name: value for name, value in other._placed.items() if name in self._placeholders
         }
@@ -238,11 +238,11 @@ class Executor:
         self.closed = True
         self._values.kept.clear()
         self._exchanges.forget()
-        for residents in self._holders:
-            residents.land()
-        self.segments = None
         lost: list[str] = []
         try:
+            for residents in self._holders:
+                residents.land()
+            self._forget_segments()
             for residents in self._holders:
                 lost += residents.bring_back(residents.kept())
             return lost
@@ -353,8 +353,10 @@ class Executor:
         """Record segments before the second of two runs; the first one warms libraries up. A run
         whose times or order are asked for launches op by op.
         """
-        self._runs = self._runs + 1 if is_plain else 0
-        self.segments = self.segments if is_plain else None
+        if not is_plain:
+            self._forget_segments()
+            return
+        self._runs += 1
         graphs = self.device.graphs() if self._runs == 2 else None
         if graphs is not None:
             self.device.wait()  # nothing is there any more that a call has left
@@ -362,6 +364,9 @@ class Executor:
             room = None if self._budget_bytes is None else self._budget_bytes - most
             made = self.lowered, self._order, self._values, self._by_node(values), graphs
             self.segments, self.no_segments = recorded(*made, self.hardware.device_tier, room)
+
+    def _forget_segments(self) -> None:
+        self.segments, self.no_segments, self._runs = None, NOT_RECORDED, 0
 
     def _queue(self, node: Node, drops: Sequence[Node]) -> None:
         """Queue one step."""

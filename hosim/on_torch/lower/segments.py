@@ -20,6 +20,7 @@ import torch
 from torch.fx import Node
 
 from hosim.cache_plan import DETACH
+from hosim.on_torch.lower.devices import same_view
 from hosim.on_torch.lower.order import StepOrder, last_needs
 from hosim.on_torch.lower.step_values import StepValues
 
@@ -82,10 +83,11 @@ class Segments:
             if not isinstance(value, torch.Tensor):
                 return value
             storage = value.untyped_storage()
-            whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
-            own = storages.setdefault(storage.data_ptr(), whole.clone().untyped_storage())
-            made = torch.empty(0, dtype=value.dtype, device=value.device)
-            return made.set_(own, value.storage_offset(), value.size(), value.stride())
+            address = storage.data_ptr()
+            if address not in storages:
+                whole = torch.empty(0, dtype=torch.uint8, device=value.device).set_(storage)
+                storages[address] = whole.clone().untyped_storage()
+            return same_view(storages[address], value)
 
         return tuple(map(copied, self._values.returned(output)))
 

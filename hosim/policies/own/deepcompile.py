@@ -10,8 +10,8 @@ DeepSpeed's DeepCompile (M. Tanaka et al., arXiv 2504.09983) with ``offload_acti
 - a copy down begins after the last use in the forward pass;
 - a copy up goes back from its first use in the backward pass, op by op, until the ops passed take
   as long as the copy, or until the peak at the op, what comes up before and this tensor exceed the
-  budget. Where the peaks of the backward pass could not be measured, as it ran out of memory, each
-  comes up just before its first use.
+  budget less the margin. Where the peaks of the backward pass could not be measured, as it ran out
+  of memory, each comes up just before its first use.
 
 Our reading: the floor is the peak of a replay with everything moved. Peaks of ops are those with
 everything resident, since a profile of the backward pass has all that is saved as its inputs. The

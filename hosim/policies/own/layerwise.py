@@ -153,7 +153,10 @@ def swapped_states(
 ) -> Plan:
     """The plan of ``swap_optimizer``."""
     if swap_times < 1:
-        raise InputError(f"expected at least 1 batch, got {swap_times}", source="swap_times")
+        raise InputError(
+            f"expected a whole number of at least 1, got {swap_times}",
+            where="policy swap_optimizer: swap_times",
+        )
 
     def batches(graph: Graph, streamed: set[int]) -> list[LayerVisit]:
         return _batches(graph, streamed, swap_times)

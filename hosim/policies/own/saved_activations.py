@@ -73,7 +73,7 @@ def saved_gaps(graph: Graph) -> Iterator[Gap]:
     later = [op.name.startswith(LATER) for op in graph.ops]
     if not any(later) and any([tensor.kind == "gradient" for tensor in graph.tensors]):
         raise InputError(
-            "the backward pass is told by the names of ops, and none of "
+            "the backward pass is recognised by the names of its ops, and none of "
             f"{graph.name} begins with {BACKWARD!r}; longest_gap offloads activations by their gaps"
         )
     kept = [t for t, tensor in enumerate(graph.tensors) if tensor.kind == "activation"]

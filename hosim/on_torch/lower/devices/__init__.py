@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.on_torch.lower.devices.cuda_graphs import CudaGraphs
+    from hosim.on_torch.lower.devices.cuda_graphs import CudaGraphs, same_view
     from hosim.on_torch.lower.devices.cuda_queues import CudaEvent
     from hosim.on_torch.lower.devices.model_origins import (
         CpuOrigin,
@@ -25,7 +25,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "cuda_graphs": "CudaGraphs",
+            "cuda_graphs": "CudaGraphs same_view",
             "cuda_queues": "CudaEvent",
             "model_origins": "CpuOrigin Loader fake_on fakes loader_of named_tensors origins "
             "require_contents views",
@@ -38,5 +38,5 @@ else:
 __all__ = [
     "CpuDevice", "CpuEvent", "CpuOrigin", "CudaDevice", "CudaEvent", "CudaGraphs", "Loader",
     "fake_on", "fakes", "loader_of", "named_tensors", "origins", "paces", "require_contents",
-    "views",
+    "same_view", "views",
 ]  # fmt: skip

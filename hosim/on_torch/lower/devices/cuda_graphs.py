@@ -61,6 +61,12 @@ class CudaGraphs:
         """A tensor of the same bytes, which keeps no memory: the pool does."""
         storage = tensor.untyped_storage()
         again = torch_gpu.at(torch_gpu.address(storage), storage.nbytes(), tensor.device)
-        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        made.set_(again, tensor.storage_offset(), tensor.size(), tensor.stride())
-        return made.requires_grad_(tensor.requires_grad)
+        return same_view(again, tensor).requires_grad_(tensor.requires_grad)
+
+
+def same_view(storage: Any, tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor would be on another storage: laid out, conjugated and negated as it is."""
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
+    made = made.conj() if tensor.is_conj() else made
+    return torch._neg_view(made) if tensor.is_neg() else made

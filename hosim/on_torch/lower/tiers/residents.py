@@ -23,10 +23,10 @@ class TensorCopies:
     transfers that read its bytes on the device, ``ready`` those of its last prefetch to the device
     tier if no op has waited for it yet. ``is_late`` says whether one of them took several channels
     in this run, ``is_whole`` whether its storage has its contents now; ``known`` are all blocks
-    that may have them now. ``storage`` is kept for tensors that survive a step; ``lent`` is a storage
-    that has the contents in its place, while segments of ops run on addresses of their own. ``origin`` is where
-    its contents come from if that is not the storage, and ``is_at_origin`` says whether they still
-    are there.
+    that may have them now. ``storage`` is kept for tensors that survive a step; ``lent`` is a
+    storage that has the contents in its place, while segments of ops run on addresses of their own.
+    ``origin`` is where its contents come from if that is not the storage, and ``is_at_origin`` says
+    whether they still are there.
     """
 
     __slots__ = (

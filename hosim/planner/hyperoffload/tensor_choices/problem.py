@@ -63,7 +63,7 @@ class Problem:
 
     @cached_property
     def placed(self) -> dict[int, tuple[object, list[Any]]]:
-        """Return the last choice that cache ops were made of for each tensor, with these."""
+        """By tensor the last choice whose cache ops were made, and these cache ops."""
         return {}
 
     @cached_property
