@@ -108,7 +108,6 @@ DYNAMIC = {
     "formats/bridges/hyper_parallel_planner.py",
     "gate/imports.py",
     "lazy_names.py",
-    "on_torch/bridges/graph_trainer_tags.py",
     "policies/policy.py",
 }
 """Files that import by a string, from: a room beside the core, another library, the user's project,
