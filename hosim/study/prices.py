@@ -191,10 +191,10 @@ def _changes(plan: Plan, hardware: Hardware, result: Result, more: int) -> Itera
                         fabrics=tuple([wider if f is fabric else f for f in hardware.fabrics]),
                     ),
                 )
+    computing = {plan.graph.ops[i].processor for i in plan.graph.elsewhere}
+    ends = {name for channel in used for name in (channel.source, channel.destination)}
     for tier in hardware.tiers:
-        if result.peak_bytes.get(tier.name) or any(
-            [tier.name in (channel.source, channel.destination) for channel in used]
-        ):
+        if tier.name in computing | ends or result.peak_bytes.get(tier.name):
             yield from _memory_and_processor(plan, hardware, tier, more)
             yield from _host_memory(hardware, tier, used)
     yield from _host(hardware)
