@@ -104,4 +104,4 @@ def test_alpha_is_tried_under_a_placement_rule_as_well() -> None:
         return plan.search.work
 
     for placement in ("planned", "nearest"):
-        assert work(placement=placement, alpha=0.5) > work(placement=placement)
+        assert work(placement=placement, alpha=0.5) != work(placement=placement)

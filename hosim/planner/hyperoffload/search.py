@@ -46,6 +46,8 @@ _OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 1_200_000, 3_400_000, 
 """The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph,
 and so much by the root of its ops.
 """
+_LEAST = 0.05
+"""Less effort than that changes nothing."""
 _BLOCK = 40
 """Local search goes on for such a part of that work at a time."""
 _FEW = 48
@@ -503,7 +505,7 @@ class Search:
         first: list[_Arm] = [*[_Bringing(self, arm, self.plain) for arm in of_each], *last]
         others: list[_Arm] = [_Bringing(self, arm, self.plain, bound=False) for arm in arms]
         behind: list[_Arm] = [_Bringing(self, arm, self.plain) for arm in later]
-        asked, limit = [self.plain], max(1, int(ends.effort * self.whole))
+        asked, limit = [self.plain], int(max(ends.effort, _LEAST) * self.whole)
         while not self.done and not self._ends(ends, limit):
             planned = self.plain if self.best is None else self.best.planned
             if planned not in asked:
