@@ -84,5 +84,5 @@ def test_the_stated_share_is_that_of_the_worlds(cases: int) -> None:
     """Products are computed in place of copies: who is faster depends on both."""
     found = [off(seed) for seed in range(cases)]
     assert abs(float(np.mean(found))) <= 0.01
-    assert np.mean(np.abs(found) <= 0.05) >= 0.95
+    assert np.sum(np.abs(found) > 0.05) <= np.ceil(0.05 * cases)
     assert max(map(abs, found)) <= 0.07

@@ -43,7 +43,10 @@ def judging(share: float) -> tuple[float, float]:
     cost = simulator.begin(choices)
     moves, draw = ChoiceMoves(problem, simulator.tiers), Random(0)
     gaps = [gap for t in sorted(choices) for gap in moves.gaps[t]]
-    changes = [moves.random(draw, choices, draw.choice(gaps), gaps) for _ in range(CHANGES)]
+    changes = [
+        moves.random(draw, choices, draw.choice(gaps), gaps, lambda: moves.queues(choices))
+        for _ in range(CHANGES)
+    ]
     taken = cpu_seconds(
         lambda: [
             simulator.judge(each, cost[1] if k % 2 else None) for k, each in enumerate(changes)

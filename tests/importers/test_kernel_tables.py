@@ -149,7 +149,7 @@ def test_hosims_own_layout_has_any_class(tmp_path) -> None:
         (MIXTURE.format(8, 2, 99999, 1, 1, ""), "line 2: expected at most 16,384 experts"),
         (
             MIXTURE.format(8, 2, 4, 1, 1, "zipf"),
-            "line 2: unknown distribution 'zipf': expected uniform, or power_law_A",
+            "line 2: unknown distribution 'zipf': expected uniform, zipf_A",
         ),
     ],
 )

@@ -282,7 +282,13 @@ def test_a_walk_of_changes_comes_to_what_whole_runs_do(of: str, number: int) -> 
     moves, draw = ChoiceMoves(problem, simulate.tiers), Random(number)
     gaps = [gap for t in sorted(moves.gaps) for gap in moves.gaps[t]]
     for k in range(60 if gaps else 0):
-        changes = moves.random(draw, simulate.choices, draw.choice(gaps), gaps)
+        changes = moves.random(
+            draw,
+            simulate.choices,
+            draw.choice(gaps),
+            gaps,
+            lambda: moves.queues(simulate.choices),
+        )
         made = {t: c for t, c in {**simulate.choices, **changes}.items() if c is not None}
         cost, expected = simulate.judge(changes), whole.begin(made)
         assert (cost[0], cost[2]) == (expected[0], expected[2])
