@@ -113,6 +113,8 @@ def test_a_machine_over_which_nothing_can_be_offloaded():
 
 
 def test_a_bridge_without_its_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torchtitan", None)
+    loaded = [name for name in sys.modules if name.startswith("torchtitan.")]
+    for name in ("torchtitan", *loaded):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(InputError, match="install torchtitan"):
         GraphTrainerOffload(hardware=MACHINE, budget="85%")
