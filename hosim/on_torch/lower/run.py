@@ -295,7 +295,8 @@ class Executor:
         cases everything is stopped and closed first.
         """
         self._check(values)
-        missing = [name for name in self._placeholders if name not in {**values, **self._placed}]
+        given = self._placed.keys() | values.keys()
+        missing = [name for name in self._placeholders if name not in given]
         if missing:
             raise InputError(f"no value for placeholder {missing[0]!r}", source="values")
         values = self._apart(values)
