@@ -21,10 +21,10 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from hosim.on_torch.lower.op_schema import by_name, draws_or_writes, looks
+
 _UNSIZED = (torch.ops.aten.mkldnn_rnn_layer.default,)
 """Ops that make a buffer whose size torch does not know beforehand."""
-_LOOKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""What ops have that look at what a tensor contains."""
 _REAL_BYTES = 1 << 20
 """Larger tensors are never real."""
 
@@ -66,12 +66,12 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
             self.see(result)
             return result
         self.is_known &= func not in _UNSIZED
-        looks = bool(_LOOKS.intersection(func.tags))
+        is_looking = looks(func)
         may_be_real = _needs_no_fake(func, (args, kwargs))
         self._is_overwritten |= _writes_real(func, args, kwargs or {})
-        self.is_known &= not (looks and self._is_overwritten)
+        self.is_known &= not (is_looking and self._is_overwritten)
         result = None
-        if not (may_be_real and looks):
+        if not (may_be_real and is_looking):
             result = func(*args, **(kwargs or {}))
             may_be_real = may_be_real and all(map(_is_of_numbers, tree_leaves(result)))
         if may_be_real:
@@ -84,9 +84,7 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
 def _needs_no_fake(func: Any, given: Any) -> bool:
     """Return whether an op draws and writes nothing, and is given no fake."""
     return not (
-        func._schema.is_mutable
-        or torch.Tag.nondeterministic_seeded in func.tags
-        or any(isinstance(one, FakeTensor) for one in tree_leaves(given))
+        draws_or_writes(func) or any(isinstance(one, FakeTensor) for one in tree_leaves(given))
     )
 
 
@@ -94,7 +92,7 @@ def _writes_real(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
     """Return whether an op that is given a fake writes a tensor that is none."""
     if not func._schema.is_mutable:
         return False
-    given = {a.name: one for a, one in zip(func._schema.arguments, args, strict=False)} | kwargs
+    given = by_name(func, args, kwargs)
     written = [a.name for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
     return any(isinstance(one, FakeTensor) for one in tree_leaves(given)) and any(
         isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor)

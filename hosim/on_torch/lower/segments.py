@@ -21,15 +21,13 @@ from torch.fx import Node
 
 from hosim.cache_plan import DETACH
 from hosim.on_torch.lower.devices import same_view
+from hosim.on_torch.lower.op_schema import looks
 from hosim.on_torch.lower.order import StepOrder, last_needs
 from hosim.on_torch.lower.step_values import StepValues
 
 if TYPE_CHECKING:
     from hosim.on_torch.lower.devices import CudaGraphs
     from hosim.on_torch.lower.insert import Lowered
-
-_LOOKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""What ops have whose launch waits for the device."""
 
 NOT_RECORDED = "graphs are not asked for, the device has none, or no program has run twice in a row"
 
@@ -281,7 +279,7 @@ def _reason_of(lowered: Lowered, node: Node, order: StepOrder, numbers: Set[Node
     op = lowered.plan.graph.ops[lowered.op_of[node.name]]
     if not isinstance(node.target, torch._ops.OpOverload):
         return "is code of Python"
-    if _LOOKS.intersection(node.target.tags):
+    if looks(node.target):
         return "waits for what a tensor contains"
     if node.kwargs.get("generator") is not None:
         return "draws from a generator of its own"

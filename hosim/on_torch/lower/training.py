@@ -42,6 +42,7 @@ from hosim.on_torch.lower.compiled import (
 )
 from hosim.on_torch.lower.devices import fake_on
 from hosim.on_torch.lower.eager_peak import eager_peak_bytes
+from hosim.on_torch.lower.op_schema import by_name
 from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings, twin_of
 from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
 from hosim.on_torch.lower.reached_state import Made, Reached
@@ -582,9 +583,7 @@ def _draws(node: Node) -> bool:
         or torch.Tag.nondeterministic_seeded not in op.tags
     ):
         return False
-    given = (
-        dict(zip((one.name for one in op._schema.arguments), node.args, strict=False)) | node.kwargs
-    )
+    given = by_name(op, node.args, node.kwargs)
     return "attention" not in op.overloadpacket.__name__ or bool(given.get("dropout_p"))
 
 

@@ -17,6 +17,8 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map, tree_map_only
 
+from hosim.on_torch.lower.op_schema import draws_or_writes
+
 _SMALL = 8
 """Sizes up to this one stay as they are (kernels, groups, heads); larger ones become small ones
 that differ from one another.
@@ -70,9 +72,9 @@ def _is_checked(func: Any, found: object) -> bool:
     if not isinstance(func, torch._ops.OpOverload) or func not in decomposition_table:
         return False
     schema = func._schema
-    if schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags:
-        return False
-    if any(one.alias_info is not None for one in (*schema.arguments, *schema.returns)):
+    if draws_or_writes(func) or any(
+        one.alias_info is not None for one in (*schema.arguments, *schema.returns)
+    ):
         return False
     leaves, _ = tree_flatten(found)
     return any(
