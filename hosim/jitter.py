@@ -13,7 +13,7 @@ Generators, OOPSLA 2014), chained over them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import exp, inf, log, log1p, sqrt
@@ -87,17 +87,18 @@ class Jitter:
 def _lognormal(sigma: float, *numbers: int) -> float:
     if not sigma:
         return 1.0
-    bits = _chained(*numbers[:_OF_ALL])
-    for number in numbers[_OF_ALL:]:
-        bits = _mixed(bits ^ (number & _MASK))
+    bits = _chained(_begun(*numbers[:_OF_ALL]), numbers[_OF_ALL:])
     scale, less = _scale(sigma)
     quantile = ((bits >> 11) + 0.5) / (1 << 53)  # 53 bits: never 0 nor 1
     return exp(scale * _normal_quantile()(quantile) - less)
 
 
 @lru_cache
-def _chained(*numbers: int) -> int:
-    bits = 0
+def _begun(*numbers: int) -> int:
+    return _chained(0, numbers)
+
+
+def _chained(bits: int, numbers: Sequence[int]) -> int:
     for number in numbers:
         bits = _mixed(bits ^ (number & _MASK))
     return bits

@@ -95,10 +95,11 @@ def _zipf(tokens: int, top: int, experts: int, ranks: int, exponent: float) -> E
     for _ in range(_DRAWS if ranks > 1 else 1):
         order = sorted(each, key=lambda _: random.random())
         mine = max([order[rank::ranks] for rank in range(ranks)], key=sum)
-        rows = _most_rows(tokens * sum(mine), tokens, top, experts, ranks)
+        most = sum(mine)
+        rows = _most_rows(tokens * most, tokens, top, experts, ranks)
         touched = [1 - (1 - share) ** tokens for share in mine]
         of_one = [
-            (part, rows * share / sum(mine) / part)
+            (part, rows * share / most / part)
             for share, part in zip(mine, touched, strict=True)
             if part  # it is 0 for the least popular experts of a steep distribution
         ]
@@ -115,7 +116,8 @@ def _shares(top: int, experts: int, exponent: float) -> tuple[float, ...]:
     if top >= experts:
         return (1.0,) * experts
     weights = [max(_LEAST, (rank + 1) ** -exponent) for rank in range(experts)]
-    missed = [log1p(-min(weight / sum(weights), 1 - 2**-53)) for weight in weights]
+    total = sum(weights)
+    missed = [log1p(-min(weight / total, 1 - 2**-53)) for weight in weights]
     low, high = 0.0, 709.0  # of the logarithm of the draws
     for _ in range(64):
         middle = (low + high) / 2
