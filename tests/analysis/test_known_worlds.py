@@ -79,10 +79,10 @@ def off(seed: int) -> float:
     return pair.faster_share - float(np.mean(one < two))
 
 
-@pytest.mark.parametrize("cases", [15, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("cases", [20, pytest.param(200, marks=pytest.mark.long)])
 def test_the_stated_share_is_that_of_the_worlds(cases: int) -> None:
     """Products are computed in place of copies: who is faster depends on both."""
     found = [off(seed) for seed in range(cases)]
     assert abs(float(np.mean(found))) <= 0.01
-    assert np.sum(np.abs(found) > 0.05) <= np.ceil(0.05 * cases)
+    assert np.mean(np.abs(found) <= 0.05) >= 0.95
     assert max(map(abs, found)) <= 0.07

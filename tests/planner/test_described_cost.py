@@ -93,7 +93,7 @@ def test_alpha_is_a_parameter() -> None:
 
 
 def test_alpha_is_tried_under_a_placement_rule_as_well() -> None:
-    """Its sweeps are more work, with a rule for the tiers below as without."""
+    """With its sweeps the search does other work, with a rule for the tiers below as without."""
     case = instance(3, 31)
 
     def work(**settings: object) -> int:
