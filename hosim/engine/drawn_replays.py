@@ -24,7 +24,7 @@ from hosim.base.collector import no_collection
 from hosim.cache_plan import Plan, RuntimePolicy
 from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine.decisions import Remembering
-from hosim.engine.event_loop import longs
+from hosim.engine.event_loop import fill, longs
 from hosim.engine.flow_table import TOO_LARGE, WORK_BITS, UncoveredError
 from hosim.engine.loop_cells import LOW
 from hosim.engine.program_base import LONGEST_NS, one_for_all
@@ -170,6 +170,7 @@ class _DrawnReplay(LoopReplay):
         self._calls = times.calls(count)
         super().__init__(plan, hardware, budget_bytes, jitter, compete, policy)
         cells, tensors = self.table.cells, plan.graph.tensors
+        self._begun = self.table.kept()
         kinds = {tensor.kind for tensor in tensors}
         self._factors = {
             (c, kind): times.copies(channel, kind, count)
@@ -247,7 +248,9 @@ class _DrawnReplay(LoopReplay):
             ]
             self._put_limbs("send", sent, np.arange(len(sent)))
         self.table.loop.take(cells)
-        self.table.reset(self.starts)
+        self.table.put_back(self._begun)
+        fill(cells["stalls"], [0] * len(cells["stalls"]))
+        fill(cells["peak"], cells["held"])
         if not self.ends_well():
             return None, None, None
         makespan, main = (

@@ -6,6 +6,7 @@ processors, collectives, jitter. What raises :class:`UncoveredError` here the re
 
 from __future__ import annotations
 
+from functools import cached_property
 from itertools import compress
 from typing import Any
 
@@ -182,15 +183,14 @@ class LoopReplay:
 
     def _persists(self) -> bool:
         """Return whether what survives the step is valid again where it was at time 0 (rule 2)."""
+        return bool(np.all(np.asarray(self.table.cells["here"])[self._survivors] == VALID))
+
+    @cached_property
+    def _survivors(self) -> npt.NDArray[np.intp]:
+        """Where the table says whether what survives is there."""
         cells, count = self.table.cells, self.table.cells["tensors"]
-        return all(
-            [
-                cells["here"][r * count + t] == VALID
-                for t, tiers in self.starts.items()
-                if cells["survives"][t]
-                for r in tiers
-            ]
-        )
+        surviving = [t for t in self.starts if cells["survives"][t]]
+        return np.array([r * count + t for t in surviving for r in self.starts[t]], np.intp)
 
     def times(self) -> EventTimes:
         """Return the start and the end of each op and transfer; transfers in the order of their
