@@ -14,6 +14,7 @@ from typing import Unpack
 
 from hosim.base.search_control import EndFields, SearchRecord
 from hosim.cache_plan import Plan
+from hosim.data.draws import DRAWS, FEW_DRAWS
 from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
@@ -27,7 +28,7 @@ from hosim.planner.hyperoffload.arms import (
     spreading,
     sweeping,
 )
-from hosim.planner.hyperoffload.choice_passes import in_draws
+from hosim.planner.hyperoffload.choice_passes import in_draws, mended
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, Judgement
 from hosim.planner.hyperoffload.search import Arm, Ends, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor, work_of
@@ -37,6 +38,12 @@ from hosim.units import human_size
 _OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
 _LATER: Sequence[Arm] = (drawing, saving_traffic)
 """The arms of each graph before local search, and those after it."""
+_DRAWN = 10
+"""All draws of a plan are made where they take such a part of the work of its search at most."""
+_Drawn = tuple[int, float, int, Found, SearchRecord]
+"""The draws in which a plan fails, what it takes in the others on average, its place, it and how it
+does.
+"""
 
 
 def plan(
@@ -109,26 +116,43 @@ def search(
 def _steadiest(run: Search, chosen: Found, others: Sequence[Found]) -> tuple[Found, SearchRecord]:
     """Of ``chosen`` and others, the plan that fails in the fewest draws of what is uncertain and
     takes the least on average in the others, and how it does; ``chosen`` where nothing is drawn.
+
+    The first draws compare all of them. The best is then tried in all draws, and the next one where
+    it fails there, if that is little beside the work of the search.
     """
-    drawn = list[tuple[int, float, int, Found, SearchRecord]]()
+    given = run.hardware, run.budget_bytes
 
-    def draw(found: Found) -> bool:
-        plan, takes_ns = found.outcome.plan, found.outcome.cost.makespan_ns
-        record = in_draws(plan, run.hardware, run.budget_bytes)
-        if record is not None:
-            run.work.done += work_of(plan)  # all its draws take about as long
-            mean_ns = takes_ns * (1 + (record.lost or 0))
-            drawn.append((record.failed, mean_ns, len(drawn), found, record))
-        return record is not None
+    def drawn(found: Found, place: int, most: int) -> list[_Drawn]:
+        record = in_draws(found.outcome.plan, *given, most)
+        run.work.done += 0 if record is None else _work_of_draws(found, record.draws)
+        return [] if record is None else [noted(found, place, record)]
 
-    if not others or not all([draw(found) for found in (chosen, *others)]):
+    def noted(found: Found, place: int, record: SearchRecord) -> _Drawn:
+        mean_ns = found.outcome.cost.makespan_ns * (1 + (record.lost or 0))
+        return record.failed, mean_ns, place, found, record
+
+    few = [one for k, found in enumerate((chosen, *others)) for one in drawn(found, k, FEW_DRAWS)]
+    if len(few) <= len(others):
         return chosen, SearchRecord()
-    best = min(drawn)[3]
+    *_, best, _ = min(few)
     tidy = best if best is chosen else run.tidied(best, faster=False)
-    if tidy is not best:
-        draw(tidy)
-    *_, best, record = min(drawn)
-    return best, replace(record, alike=1 + len(others))
+    few += [] if tidy is best else drawn(tidy, len(few), FEW_DRAWS)
+    tried = list[_Drawn]()
+    for _, _, place, found, _ in sorted(few):
+        if _work_of_draws(found, DRAWS) > run.work.done // _DRAWN or (tried and not min(tried)[0]):
+            break
+        for *_, record in drawn(found, place, DRAWS):
+            plan = mended(replace(found.outcome.plan, search=record), *given, run.judge)
+            assert plan.search is not None
+            again = replace(found, outcome=replace(found.outcome, plan=plan))
+            tried.append(noted(again, place, plan.search))
+    *_, best, record = min(tried or few)
+    return best, replace(record, alike=1 + len(others) if others else 0)
+
+
+def _work_of_draws(found: Found, draws: int) -> int:
+    """The work of drawing a plan so often: the table of a replay is made once for all of them."""
+    return work_of(found.outcome.plan) * draws // (2 * FEW_DRAWS)
 
 
 def _judged(found: Found, record: SearchRecord, tried: Sequence[str]) -> Evaluation:

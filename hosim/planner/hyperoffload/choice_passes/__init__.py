@@ -20,18 +20,23 @@ if TYPE_CHECKING:
         in_time,
         usual_bytes,
     )
-    from hosim.planner.hyperoffload.choice_passes.late_issue import in_draws, issued_late, sturdier
+    from hosim.planner.hyperoffload.choice_passes.late_issue import (
+        in_draws,
+        issued_late,
+        mended,
+        sturdier,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "early_returns": "absences account advance ops_away",
             "even_spreads": "Spread evenly hardly_late in_time usual_bytes",
-            "late_issue": "in_draws issued_late sturdier",
+            "late_issue": "in_draws issued_late mended sturdier",
         },
     )
 
 __all__ = [
     "Spread", "absences", "account", "advance", "evenly",
-    "hardly_late", "in_draws", "in_time", "issued_late", "ops_away", "sturdier", "usual_bytes",
+    "hardly_late", "in_draws", "in_time", "issued_late", "mended", "ops_away", "sturdier", "usual_bytes",
 ]  # fmt: skip

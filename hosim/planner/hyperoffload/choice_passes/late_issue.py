@@ -49,12 +49,22 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     plan says in how many draws of times it was tried, and how it did (``Plan.search``). O(ops) for
     each replay; of graphs above 500 ops there are fewer.
     """
-    runs = min(FEW_DRAWS, 1 + _OPS // max(1, len(plan.graph.ops)))
     if plan.runtime is not None or not any([c.op == PREFETCH for c in plan.cache_ops]):
         return plan
     if plan.search is None or not plan.search.draws:
-        plan = _drawn(plan, hardware, budget_bytes, runs)
-    if not _failures(plan):
+        plan = _drawn(plan, hardware, budget_bytes)
+    kept = mended(plan, hardware, budget_bytes, judge)
+    if kept.search is None or not kept.search.failed:
+        return kept
+    said = f"does not fit in {kept.search.failed} of {kept.search.draws} draws of op and copy times"
+    return replace(kept, notes=(*kept.notes, str(Note("search", said))))
+
+
+def mended(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = replay) -> Plan:
+    """A plan that was tried in draws or, if it fails in some, the same one with prefetches issued
+    later, if that takes the same time and fails in fewer.
+    """
+    if plan.search is None or not plan.search.failed:
         return plan
     late = issued_late(plan, hardware, budget_bytes)
     judges: list[Callable[[Plan, Hardware, int], Result | None]] = [judge]
@@ -70,13 +80,9 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
         )
     except PlanError:
         alike = False
-    late = _drawn(late, hardware, budget_bytes, runs) if alike else plan
-    kept = late if _failures(late) < _failures(plan) else plan
-    if not _failures(kept):
-        return kept
-    assert kept.search is not None
-    said = f"does not fit in {kept.search.failed} of {kept.search.draws} draws of op and copy times"
-    return replace(kept, notes=(*kept.notes, str(Note("search", said))))
+    late = _drawn(late, hardware, budget_bytes, plan.search.draws) if alike else plan
+    assert late.search is not None
+    return late if late.search.failed < plan.search.failed else plan
 
 
 def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
@@ -111,12 +117,15 @@ def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
     return replace(plan, cache_ops=tuple(sorted(cache_ops, key=lambda c: c.after)))
 
 
-def in_draws(plan: Plan, hardware: Hardware, budget_bytes: int) -> SearchRecord | None:
-    """How a plan does in the first draws of what is uncertain; ``None`` where all times are
-    measured, or where the plan cannot be replayed in each of them.
+def in_draws(
+    plan: Plan, hardware: Hardware, budget_bytes: int, most: int = FEW_DRAWS
+) -> SearchRecord | None:
+    """How a plan does in the first draws of what is uncertain, or in all where more are asked for
+    (``most``); ``None`` where all times are measured, or where the plan cannot be replayed in each
+    of them.
     """
     later = later_draws(plan, hardware, budget_bytes, None, None, lambda: None)
-    draws = None if later is None else later.few()
+    draws = None if later is None else (later if most > FEW_DRAWS else later.few)()
     if draws is None:
         return None
     taken = [takes_ns for takes_ns in draws.makespan_ns if takes_ns is not None]
@@ -131,15 +140,16 @@ def _record(
     return replace(plan.search or SearchRecord(), draws=draws, failed=draws - len(taken), lost=lost)
 
 
-def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan:
+def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, most: int = FEW_DRAWS) -> Plan:
     """The plan, which says how it does in draws of what is uncertain, or where all times are
     measured in so many replays with jitter, of which some may break a rule, as streams overtake one
     another.
     """
-    found = in_draws(plan, hardware, budget_bytes)
+    found = in_draws(plan, hardware, budget_bytes, most)
     if found is not None:
         return replace(plan, search=found)
     taken: list[int] = []
+    runs = min(FEW_DRAWS, 1 + _OPS // max(1, len(plan.graph.ops)))
     for run in range(runs):
         try:
             takes_ns = replay(
@@ -153,7 +163,3 @@ def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, runs: int) -> Plan
 
 def _cost(plan: Plan, result: Result | None) -> PlanCost | None:
     return None if result is None else plan_cost(plan, result)
-
-
-def _failures(plan: Plan) -> int:
-    return 0 if plan.search is None else plan.search.failed
