@@ -108,12 +108,13 @@ def _follow(
 
     ``ran`` are the places of the ops that run again, ``place`` those of all others.
     """
+    ops = graph.ops.items
     read: Mapping[int, list[int]] = defaultdict(list)
     made: Mapping[int, list[tuple[int, int, int]]] = defaultdict(list)
     for (f, _), at in zip(again, ran, strict=True):
-        for t in graph.ops[f].inputs:
+        for t in ops[f].inputs:
             read[t].append(at)
-        for t in graph.ops[f].outputs:
+        for t in ops[f].outputs:
             made[t].append((at, _MADE_AGAIN, f))
     copies = []
     for t, remade in made.items():
@@ -135,13 +136,14 @@ def _lives(
     """
     copies: list[tuple[int, int, int]] = []
     current, writer, own_last = -1, -1, 0
+    writing = {*graph.writers[t]}
     for at, what, i in uses:
         if what == _MADE_AGAIN:
             copies.append((t, at, at))
             if writer == i and not graph.survives[t]:
                 current = len(copies) - 1
             continue
-        if what == _USED and t in graph.ops[i].writes:
+        if what == _USED and i in writing:
             writer = i
             if t not in graph.ops[i].reads:
                 current = -1

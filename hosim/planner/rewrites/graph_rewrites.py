@@ -26,7 +26,7 @@ from hosim.edits import Edits, edited
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Channel
-from hosim.planner.hyperoffload import Arm, PlannedGraph, Search, stretched, swept
+from hosim.planner.hyperoffload import Arm, Found, PlannedGraph, Search, stretched, swept
 from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, check_floor
 from hosim.planner.rewrites.recompute import (
     Candidate,
@@ -210,7 +210,7 @@ class Variants:
         halves, while less time is expected.
         """
         looks = max(_FEWEST_LOOKS, _GROUP_OPS // len(self.problem.graph.ops))
-        whole = self._groups()
+        whole = self._groups
         halves = [
             half
             for group in whole
@@ -235,6 +235,7 @@ class Variants:
                         best, improved = changed, True
         return best
 
+    @cached_property
     def _groups(self) -> list[list[Candidate]]:
         """Candidates by what their tensors are: their sizes, what makes them and who uses them;
         those with most bytes first.
@@ -272,7 +273,7 @@ class Variants:
 
     def moving_instead(self, drops: frozenset[Drop]) -> Iterator[Variant]:
         """Variants without ``drops`` of tensors that are alike."""
-        for group in self._groups() if drops else ():
+        for group in self._groups if drops else ():
             yield self(_without(drops, group))
 
 
@@ -344,6 +345,7 @@ class _Rewrites:
         """By what tells variants apart."""
         self._swept: dict[Variant, float] = {}
         self._planned: dict[PlannedGraph, Variant] = {planned: self._plain}
+        self._near: Found | None = None
 
     def steps(self, reorder: bool) -> Iterator[Callable[[], float | None]]:
         """Sweep the variants weighed so far, the most promising one first; weigh more before those
@@ -460,9 +462,14 @@ class _Rewrites:
         self._swept[variant] = inf if takes_ns is None else takes_ns
 
     def _note_near(self) -> None:
-        """Weigh variants that run again what the best plan moves, or move what it runs again."""
+        """Weigh variants that run again what the best plan moves, or move what it runs again; once
+        for each.
+        """
         best = self._search.best
-        if not self._swept or best is None or best.rival or self._search.nothing_fits:
+        if not self._swept or best is self._near or self._search.nothing_fits:
+            return
+        self._near = best
+        if best is None or best.rival:
             return
         here, plan = self._planned.get(best.planned), best.outcome.plan
         if here is not None:

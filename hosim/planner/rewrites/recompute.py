@@ -108,7 +108,7 @@ def _candidate(problem: Problem, producers: _Producers, gap: Gap, again: bool) -
         chain.append(f)
         if len(chain) > _CHAIN:
             return None
-        for x in graph.ops[f].inputs:
+        for x in producers.ops[f].inputs:
             if x not in seen and not producers.alive(x, gap.before):
                 seen.add(x)
                 if again:
@@ -141,6 +141,7 @@ class _Producers:
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.ops = graph.ops.items
         self.initial = graph.derived(initial_set)
         self.writes = graph.writers
         self._until: dict[int, int] = {}
@@ -162,11 +163,11 @@ class _Producers:
         """The last op before which an op would do again what it did: the first that writes what it
         reads; -1 if it may not run again.
         """
-        if why_once(self.graph, self.graph.ops[f]):
+        if why_once(self.graph, self.ops[f]):
             return -1
-        writers = [self.writes[t] for t in self.graph.ops[f].inputs]
+        writers = [self.writes[t] for t in self.ops[f].inputs]
         following = [each[k] for each in writers if (k := bisect_left(each, f)) < len(each)]
-        return min(following, default=len(self.graph.ops))
+        return min(following, default=len(self.ops))
 
     def last_use(self, t: int, at: int) -> int:
         """The last use of a tensor before op ``at``."""
@@ -192,6 +193,7 @@ class _RecomputeWalk:
     def __init__(self, graph: Graph, drops: Iterable[Drop]) -> None:
         self.graph = graph
         self.producers = graph.derived(_Producers)
+        self.ops = self.producers.ops
         self.dropped: dict[int, list[int]] = {}
         for t, after in sorted(set(drops)):
             self.dropped.setdefault(after, []).append(t)
@@ -200,7 +202,7 @@ class _RecomputeWalk:
         self.times: dict[int, int] = {}
 
     def run(self) -> tuple[Recompute, ...]:
-        ops, users = self.graph.ops, self.graph.users
+        ops, users = self.ops, self.graph.users
         to_come = [
             i for i in self.dropped if 0 <= i < len(ops)
         ]  # a tensor is dropped there, or an absent one used
@@ -230,9 +232,7 @@ class _RecomputeWalk:
         while stack:
             t = stack[-1]
             f = self.producers.maker(t, at) if t in self.absent else None
-            missing = (
-                [x for x in self.graph.ops[f].inputs if x in self.absent] if f is not None else []
-            )
+            missing = [x for x in self.ops[f].inputs if x in self.absent] if f is not None else []
             if missing:
                 stack += missing
                 continue
@@ -244,7 +244,7 @@ class _RecomputeWalk:
         self.absent.discard(t)
         if f is None:
             return  # it cannot be made again: so it has been kept
-        ops = self.graph.ops
+        ops = self.ops
         count = self.times.get(f, 1) + 1
         while f"{ops[f].name}~{count}" in self.graph.op_index:
             count += 1
