@@ -76,8 +76,6 @@ _MARGIN, _PART = 1.25, 0.05
 hidden, in any case. Measured on variants of training steps of BERT-large and GPT-2 XL: with these,
 what is expected ranks them about as their plans do.
 """
-_NO_TIER = 1e3
-"""Nanoseconds for a byte where no tier is below."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,7 +176,7 @@ class Variants:
         bandwidth = sum(
             [channel_bandwidth(self.problem.hardware, channel.name) for channel in channels]
         )
-        return 1e9 / bandwidth if bandwidth else _NO_TIER
+        return 1e9 / max(1, bandwidth)  # without a tier below no variant above the budget is likely
 
     def by(self, recipe: Recipe) -> Variant:
         """The variant with the drops of a recipe."""
