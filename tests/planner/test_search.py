@@ -9,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from instances import Instance, instance, instance_on_streams
 from quick_cases import one_in
-from toys import layers, machine, plateau, two_tiers
+from toys import hill, layers, machine, plateau, two_tiers
 
 from hosim.analysis import static_peak
 from hosim.analysis.verifying import verify
@@ -52,6 +52,18 @@ def test_more_effort_is_never_slower(
     case = draw(number, 31)
     taken = [makespan(planned(case, effort=effort, seed=seed), case) for effort in EFFORTS]
     assert taken == sorted(taken, reverse=True)
+
+
+def test_what_may_become_of_a_graph_is_tried_after_one_step_for_it() -> None:
+    """The first step, an even spread, brings no plan where nothing starts below."""
+    asked: list[bool] = []
+
+    def variants(search: Search, planned: PlannedGraph) -> Iterator[None]:
+        asked.append(search.best is None)
+        yield
+
+    search(hill(), machine(), 30, arms=[variants])
+    assert asked == [True]
 
 
 @pytest.mark.parametrize(

@@ -512,16 +512,17 @@ class Search:
                 asked.append(planned)
                 first += [_Bringing(self, arm, planned) for arm in of_each]
                 behind += [_Bringing(self, arm, planned) for arm in later]
-            if self.best is not None:  # a plan comes first
-                first = [*first, *others] if self.nothing_fits else [*others, *first]
-                others = []
             arms_left, left = [*first, *self.pool, *behind], limit - self.work.done
             if not any([self._pays(arm, left) for arm in arms_left]):
                 break
             if first and self.work.done * _EXPLORED < self.whole:
                 arms_left = first
             arm = min(arms_left, key=lambda arm: (arm.promised_ns(self.whole), -arm.rate))
-            if not arm.step():
+            more = arm.step()
+            if others:  # one step for the graph as it is comes first
+                fails = self.best is not None and self.nothing_fits
+                first, others = [*first, *others] if fails else [*others, *first], []
+            if not more:
                 first, behind = (
                     [other for other in listed if other is not arm] for listed in (first, behind)
                 )
