@@ -329,7 +329,12 @@ _OF_AN_ORDER, _OF_A_VARIANT = 110, 12
 
 def rewriting(reorder: bool, recompute: bool) -> Arm:
     """The arm that tries variants of the graph."""
-    return lambda search, planned: _Rewrites(search, planned, recompute).steps(reorder)
+
+    def steps(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
+        if (reorder or recompute) and len(planned.problem.graph.ops) <= MOST_OPS:
+            yield from _Rewrites(search, planned, recompute).steps(reorder)
+
+    return steps
 
 
 class _Rewrites:
@@ -349,11 +354,7 @@ class _Rewrites:
         """Sweep the variants weighed so far, the most promising one first; weigh more before those
         that promise nothing.
         """
-        if (
-            not (reorder or self._recompute)
-            or len(self._graph.ops) > MOST_OPS
-            or not self._plain.excess_bytes
-        ):
+        if not self._plain.excess_bytes:
             return
         weighing = self._weighed(reorder)
         orders_left: bool | None = next(weighing)
