@@ -72,6 +72,13 @@ def fill(cells: Cells, values: Sequence[int] | npt.NDArray[Any]) -> None:
         cells[: len(values)] = _cells(cells.format if COMPILED else "", values)
 
 
+def copied(cells: Cells, count: int) -> Cells:
+    """The first of some numbers as they are now; they cannot be changed."""
+    if not COMPILED:
+        return list(cells[:count])
+    return memoryview(bytes(cells[: max(count, 0)])).cast(cells.format)
+
+
 def _cells(code: str, values: Numbers) -> Cells:
     if not COMPILED:
         return (values.tolist() if isinstance(values, np.ndarray) else list(values)) or [0]
