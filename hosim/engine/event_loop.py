@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -92,33 +93,51 @@ def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
     """The arrays that a class of the loop declares to be made and that are no state; ``numbers``
     are those that sizes name.
     """
-    sizes = _sizes(declares, numbers, kept=False)
     return {
-        name: _cells(code, np.full(size, first, code) if first else np.zeros(size, code))
-        for name, (code, size, first) in sizes.items()
+        name: _cells(code, _firsts(code, size, first))
+        for name, code, size, first in _sizes(declares, numbers, kept=False)
     }
+
+
+def _firsts(code: str, size: int, first: int) -> npt.NDArray[Any]:
+    return np.full(size, first, code) if first else np.zeros(size, code)
 
 
 def _sizes(
     declares: type, numbers: Mapping[str, int], kept: bool
-) -> dict[str, tuple[str, int, int]]:
-    """The type, the size and the first values of such arrays."""
+) -> list[tuple[str, str, int, int]]:
+    """The name, the type, the size and the first values of such arrays."""
+    arrays, terms = _declared(declares, kept)
+    sizes = {
+        size: max(
+            1,
+            sum(
+                [
+                    prod([int(part) if part.isdigit() else numbers[part] for part in term])
+                    for term in of
+                ]
+            ),
+        )
+        for size, of in terms.items()
+    }
+    return [(name, code, sizes[each.size], each.first) for name, code, each in arrays]
+
+
+@cache
+def _declared(
+    declares: type, kept: bool
+) -> tuple[list[tuple[str, str, Array]], dict[str, list[list[str]]]]:
+    """The arrays that a class declares, each with its name and type; and sizes as sums of products
+    of what they name.
+    """
     codes = {"Flags": "B", "Ints": "i", "Longs": "q"}
-    arrays = {
-        name: each
+    arrays = [
+        (name, codes[declares.__annotations__[name]], each)
         for name, each in vars(declares).items()
         if isinstance(each, Array) and each.kept == kept
-    }
-    sizes = {each.size: 0 for each in arrays.values()}
-    for size in sizes:
-        products = [
-            [int(part) if part.isdigit() else numbers[part] for part in term.split("*")]
-            for term in size.split("+")
-        ]
-        sizes[size] = max(1, sum(map(prod, products)))
-    return {
-        name: (codes[declares.__annotations__[name]], sizes[each.size], each.first)
-        for name, each in arrays.items()
+    ]
+    return arrays, {
+        each.size: [term.split("*") for term in each.size.split("+")] for _, _, each in arrays
     }
 
 
@@ -130,24 +149,23 @@ class StateCells:
     def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
         self.by_name: dict[str, Cells] = {}
         self._wholes: list[memoryview] = []
-        self._sizes = _sizes(declares, numbers, kept=True)
-        if not COMPILED:
-            self.by_name = {name: [first] * size for name, (_, size, first) in self._sizes.items()}
-            return
-        for code in "Biq":
-            mine = {name: size for name, (of, size, _) in self._sizes.items() if of == code}
-            whole = _cells(code, np.zeros(sum(mine.values()), code))
-            self._wholes.append(whole.cast("B"))
-            begin = 0
-            for name, size in mine.items():
-                self.by_name[name] = whole[begin : begin + size]
-                begin += size
-        self.begin()
+        sizes = _sizes(declares, numbers, kept=True)
+        if COMPILED:
+            for code in "Biq":
+                mine = [each for each in sizes if each[1] == code]
+                whole = _cells(code, np.concatenate([_firsts(*each[1:]) for each in mine]))
+                self._wholes.append(whole.cast("B"))
+                begin = 0
+                for name, _, size, _ in mine:
+                    self.by_name[name] = whole[begin : begin + size]
+                    begin += size
+        else:
+            self.by_name = {name: [first] * size for name, _, size, first in sizes}
+        self._first = self.kept()
 
     def begin(self) -> None:
         """Make the state what it is at first."""
-        for name, (code, size, first) in self._sizes.items():
-            fill(self.by_name[name], np.full(size, first, code))
+        self.put_back(self._first)
 
     def kept(self) -> Any:
         """A copy of the state."""

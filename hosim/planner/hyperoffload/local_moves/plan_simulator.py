@@ -35,11 +35,12 @@ from hosim.engine import (
 )
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
 from hosim.planner.hyperoffload.tensor_choices import (
+    RANK,
     Choices,
     Problem,
     TensorChoice,
     initial_tiers,
-    place,
+    moves_of,
 )
 
 # -- simulated moves
@@ -50,7 +51,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
 # before its first use, after that one, and so on. So a move has the same place whatever the
 # others are.
 
-_in_order = itemgetter(0, 1, 2)
+_in_order = itemgetter(0, 1)
 
 
 class SimulatedMoves(NamedTuple):
@@ -96,7 +97,7 @@ class MoveCompiler:
         ]
         self._known: dict[tuple[object, ...], SimulatedMoves] = {}
         self._flow = cache(self._flow_of)
-        self._reach = 4 * len(graph.ops) + 8
+        self._reach, self._tensors = 4 * len(graph.ops) + 8, len(graph.tensors)
         self.table: ProgramTable | None = None
         """The table that the rows are for."""
 
@@ -115,31 +116,37 @@ class MoveCompiler:
         if choice is None:
             return SimulatedMoves(self.at_home.get(t, ()), longs(()), 0)
         start = initial_tiers(problem, t, choice)
-        rows, copies = self._placed(t, choice)
+        rows, copies = self._placed(t, choice, start)
         return SimulatedMoves(
             tuple([self.tier[tier] for tier in start]),
             longs(rows),
             problem.graph.tensors[t].size_bytes * copies,
         )
 
-    def _placed(self, t: int, choice: TensorChoice) -> tuple[list[int], int]:
+    def _placed(
+        self, t: int, choice: TensorChoice, start: tuple[str, ...]
+    ) -> tuple[list[int], int]:
         """The moves of a tensor, one behind the other, and how many are copies."""
-        problem, users, tier = self.problem, self.problem.graph.users[t], self.tier
+        users, tier, tensors = self.problem.graph.users[t], self.tier, self._tensors
         rows: list[int] = []
         window = number = -1
         copies = 0
-        for after, rank, turn, _, op in sorted(place(problem, t, choice), key=_in_order):
+        found = [
+            (after, ((RANK[op] * 2 + 1) * self._reach + turn) * tensors + t, source, destination)
+            for op, source, destination, after, turn in moves_of(self.problem, t, choice, start)
+        ]
+        found.sort(key=_in_order)
+        for after, order, source, destination in found:
             before, window = window, bisect_right(users, after)
             number = number + 1 if window == before else 0
             if number == MOVES or not self.room[t]:
                 raise UncoveredError
-            order = ((rank * 2 + 1) * self._reach + turn) * len(problem.graph.tensors) + t
-            source, target, channel = tier[op.source], -1, -1
-            if op.destination is not None:
-                target, channel = tier[op.destination], self._channel[op.source, op.destination]
+            target = channel = -1
+            if destination is not None:
+                target, channel = tier[destination], self._channel[source, destination]
                 copies += 1
-            flow = self._flow(t, channel)
-            rows += (MOVES * window + number, source, target, channel, after, order, *flow)
+            place = MOVES * window + number
+            rows += (place, tier[source], target, channel, after, order, *self._flow(t, channel))
         return rows, copies
 
     def _flow_of(self, t: int, channel: int) -> tuple[int, int, int]:
@@ -171,7 +178,7 @@ ROOM, ORDER = -1, -2
 _LEAST_STRIDE, _SNAPSHOTS = 8, 64
 """Ops between two snapshots, at least; how many snapshots there are."""
 
-_OF_A_JUDGEMENT, _OF_A_CHANGE, _PUT_BACK = 50, 100, 600
+_OF_A_JUDGEMENT, _OF_A_CHANGE, _PUT_BACK = 32, 75, 600
 """The work of a judgement beside its instants, and for each tensor that changes; and the ops whose
 state is put back with a unit of work.
 """
