@@ -93,14 +93,27 @@ def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
     """The arrays that a class of the loop declares to be made and that are no state; ``numbers``
     are those that sizes name.
     """
-    return {
-        name: _cells(code, _firsts(code, size, first))
-        for name, code, size, first in _sizes(declares, numbers, kept=False)
-    }
+    return _laid_out(_sizes(declares, numbers, kept=False))[1]
 
 
-def _firsts(code: str, size: int, first: int) -> npt.NDArray[Any]:
-    return np.full(size, first, code) if first else np.zeros(size, code)
+def _laid_out(
+    sizes: Sequence[tuple[str, str, int, int]],
+) -> tuple[list[memoryview], dict[str, Cells]]:
+    """Arrays by name, those of one type behind each other; and these wholes, as bytes."""
+    if not COMPILED:
+        return [], {name: [first] * size for name, _, size, first in sizes}
+    wholes, by_name = [], dict[str, Cells]()
+    for code in "Biq":
+        mine = [each for each in sizes if each[1] == code]
+        numbers = np.zeros(sum([size for _, _, size, _ in mine]) or 1, code)
+        wholes.append(numbers.data.cast("B"))
+        whole, begin = wholes[-1].cast(code), 0  # type: ignore[call-overload]
+        for name, _, size, first in mine:
+            if first:
+                numbers[begin : begin + size] = first
+            by_name[name] = whole[begin : begin + size]
+            begin += size
+    return wholes, by_name
 
 
 def _sizes(
@@ -147,20 +160,7 @@ class StateCells:
     """
 
     def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
-        self.by_name: dict[str, Cells] = {}
-        self._wholes: list[memoryview] = []
-        sizes = _sizes(declares, numbers, kept=True)
-        if COMPILED:
-            for code in "Biq":
-                mine = [each for each in sizes if each[1] == code]
-                whole = _cells(code, np.concatenate([_firsts(*each[1:]) for each in mine]))
-                self._wholes.append(whole.cast("B"))
-                begin = 0
-                for name, _, size, _ in mine:
-                    self.by_name[name] = whole[begin : begin + size]
-                    begin += size
-        else:
-            self.by_name = {name: [first] * size for name, _, size, first in sizes}
+        self._wholes, self.by_name = _laid_out(_sizes(declares, numbers, kept=True))
         self._first = self.kept()
 
     def begin(self) -> None:

@@ -9,7 +9,7 @@ cache op that it changes, and taken out again.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -198,7 +198,6 @@ class PlanSimulator:
         graph, hardware = problem.graph, problem.hardware
         self._compiler = MoveCompiler(problem)
         self._count = len(graph.ops)
-        self._several = len(graph.streams) > 1
         self._stride = stride or max(_LEAST_STRIDE, self._count // _SNAPSHOTS)
         self._alike = one_for_all(hardware)
         uses = copy_uses(graph, hardware, problem.durations, graph.derived(copies_compete))
@@ -223,7 +222,6 @@ class PlanSimulator:
         self._moves = _PresentMoves(self._compiler)
         self._table.reset(self._compiler.at_home)
         self._start = self._table.kept()
-        self._start_fits = self._table.fits
         self._snapshots: list[Any] = []
         """The states of the present run, after so many ops each."""
         self._stalls: list[tuple[int, int, int]] = []
@@ -277,7 +275,8 @@ class PlanSimulator:
             loop.recording = 0
             if self._restore(loop.first_changed, before):
                 limit = NEVER if limit_ns is None else limit_ns - 1
-                found = self._cost(self._run(limit, loop.last_changed), moved, limit_ns)
+                status = self._covered(lambda: self._table.follow(limit, loop.last_changed))
+                found = self._cost(status, moved, limit_ns)
                 self.work += loop.instants
             loop.recording = 1
         for t, moves in before.items():
@@ -349,11 +348,11 @@ class PlanSimulator:
         loop.instants = 0
         if passed:
             return True
-        starts = [t for t, old in before.items() if old.initial != self._moves[t].initial]
-        for t in starts:
-            table.start(t, self._moves[t].initial)
+        for t, old in before.items():
+            if old.initial != self._moves[t].initial:
+                table.start(t, self._moves[t].initial)
         loop.begin()
-        return table.fits if starts else self._start_fits
+        return table.fits
 
     def _keep(self, passed: int, moved: int) -> None:
         """Run from the state after so many snapshots on, and keep the run as the present one."""
@@ -361,33 +360,24 @@ class PlanSimulator:
         del self._snapshots[passed:]
         table.forget(passed)
         if not passed:
-            self._start, self._start_fits = table.kept(), table.fits
-            if not self._start_fits:
+            self._start = table.kept()
+            if not table.fits:
                 self.cost, self._stalls = (self._count + 1, 0, moved), []
                 return
         while True:
-            status = self._run_to(scalars[1] + self._stride)
+            status = self._covered(lambda: table.run(NEVER, scalars[1] + self._stride))
             if status != STOPPED:
                 break
             self._snapshots.append(table.keep())
         self.cost = self._cost(status, moved, None)
         self._stalls = list(self._waits(status))
 
-    def _run(self, limit: int, met: int) -> int:
-        """Run on, until it goes on as the present run does from some snapshot on, from the number
-        ``met`` on.
-
-        More flows at a time than the table computes exactly are no plan that can be judged: as if a
-        rule were broken.
+    def _covered(self, run: Callable[[], int]) -> int:
+        """What a run comes to. More flows at a time than the table computes exactly are no plan
+        that can be judged: as if a rule were broken.
         """
         try:
-            return self._table.follow(limit, met)
-        except UncoveredError:
-            return ILLEGAL
-
-    def _run_to(self, stop: int) -> int:
-        try:
-            return self._table.run(NEVER, stop)
+            return run()
         except UncoveredError:
             return ILLEGAL
 
