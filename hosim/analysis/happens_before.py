@@ -100,11 +100,9 @@ class HappensBefore:
         """
         if self.single:
             return max([wanted, *ops])  # AT_START is less than any
-        ops = list(ops)
-        if wanted != AT_START and all([self.ended_by(op, wanted) for op in ops]):
-            return wanted
         needed = {(self.stream_of[op], self.place[op] + 1) for op in ops if op != AT_START}
-        if not needed:
+        known = self.clock[wanted] if wanted != AT_START else ()
+        if not needed or (known and all([known[s] >= count for s, count in needed])):
             return wanted
         best: int | None = None
         for queue, ended in zip(self.queues, self._ended, strict=True):

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from hosim.engine.arenas import make_arena, streams_of_tensors
     from hosim.engine.budget import MemoryBudget, read_budget
     from hosim.engine.drawn_replays import later_draws
+    from hosim.engine.event_loop import longs
     from hosim.engine.flow_table import UncoveredError
     from hosim.engine.hops import SEVERAL, Hop, resolve_hop
     from hosim.engine.ledger import Ledger
-    from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, NEVER, STOPPED, STUCK
+    from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, MOVES, NEVER, SAME, STOPPED, STUCK
     from hosim.engine.program_account import program_account
     from hosim.engine.program_base import ProgramBase, one_for_all
-    from hosim.engine.program_table import NO_ROW, ProgramTable, TableRow
+    from hosim.engine.program_table import ProgramTable
     from hosim.engine.replay import replay, replay_stages, times_of
     from hosim.engine.resident_step import most_needed, resident_step, with_room
     from hosim.engine.slack import replayed_latitudes, with_slack
@@ -36,12 +37,13 @@ else:
             "budget": "MemoryBudget read_budget",
             "hops": "SEVERAL Hop resolve_hop",
             "drawn_replays": "later_draws",
+            "event_loop": "longs",
             "flow_table": "UncoveredError",
             "ledger": "Ledger",
-            "loop_cells": "ENDED ILLEGAL LATE NEVER STOPPED STUCK",
+            "loop_cells": "ENDED ILLEGAL LATE MOVES NEVER SAME STOPPED STUCK",
             "program_account": "program_account",
             "program_base": "ProgramBase one_for_all",
-            "program_table": "NO_ROW ProgramTable TableRow",
+            "program_table": "ProgramTable",
             "replay": "replay replay_stages times_of",
             "resident_step": "most_needed resident_step with_room",
             "slack": "replayed_latitudes with_slack",
@@ -49,8 +51,8 @@ else:
     )
 
 __all__ = [
-    "ENDED", "ILLEGAL", "LATE", "NEVER", "NO_ROW", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger",
-    "MemoryBudget", "ProgramBase", "ProgramTable", "TableRow", "UncoveredError", "later_draws",
+    "ENDED", "ILLEGAL", "LATE", "MOVES", "NEVER", "SAME", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger",
+    "MemoryBudget", "ProgramBase", "ProgramTable", "UncoveredError", "later_draws", "longs",
     "make_arena", "most_needed", "one_for_all", "program_account", "read_budget", "replay",
     "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",
     "times_of", "with_room", "with_slack",

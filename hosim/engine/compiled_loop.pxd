@@ -10,12 +10,14 @@ cdef long long NEVER, LOW
 cdef int NOWHERE
 cdef int ABSENT, PENDING, VALID, READS, WRITES, OUTPUT, FREE, LATENT, FLOWING
 cdef int RUNNING, ENDED, LATE, STOPPED, STUCK, ILLEGAL, ASYMMETRIC, RATES, SPEED, INSPECTS, DECIDES, ROOM
+cdef int SAME, ROW, MOVES
 cdef int DEPENDENCY, TRANSFER, CAPACITY, RUNTIME
 
 
 cdef class LoopCells:
     cdef readonly int at, due_count, recent_count, issue_count, queued, dirty, unsettled, status, wanted, culprit
-    cdef public int recording, decided
+    cdef public int recording, decided, snapshots, met, further, first_changed, last_changed
+    cdef readonly list kept_marks, kept_here
     cdef public long long instants
     cdef long long limit
 
@@ -99,7 +101,16 @@ cdef class Loop(LoopOps):
     cpdef int mark(self) noexcept
     cpdef void plan(self, int count) noexcept
     cdef void await_moves(self, int t) noexcept
-    cpdef void put(self, int k, int t, int source, int target, int channel, int after, long long order, int f, long long high, long long low) noexcept
+    cpdef void exchange(self, int t, const long long[::1] rows, int judged)
+    cdef bint is_row(self, int k, const long long[::1] rows, int j) noexcept
+    cdef void put(self, int k, int t, const long long[::1] rows, int j) noexcept
+    cdef void write_changes(self, int t, int window) noexcept
+    cdef void wait_changes(self, int i) noexcept
+    cpdef void end_changes(self, int i) noexcept
+    cpdef void keep(self) noexcept
+    cpdef int follow(self, long long limit) noexcept
+    @cython.locals(marks="const long long[::1]", here="const unsigned char[::1]")
+    cdef bint is_kept(self, int j) noexcept
     cpdef void link(self, int k, int at) noexcept
     cpdef void unlink(self, int k, int at) noexcept
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from math import prod
 from pathlib import Path
@@ -72,6 +73,13 @@ def fill(cells: Cells, values: Sequence[int] | npt.NDArray[Any]) -> None:
         cells[: len(values)] = _cells(cells.format if COMPILED else "", values)
 
 
+def copied(cells: Cells, count: int) -> Cells:
+    """The first of some numbers as they are now; they cannot be changed."""
+    if not COMPILED:
+        return list(cells[:count])
+    return memoryview(bytes(cells[: max(count, 0)])).cast(cells.format)
+
+
 def _cells(code: str, values: Numbers) -> Cells:
     if not COMPILED:
         return (values.tolist() if isinstance(values, np.ndarray) else list(values)) or [0]
@@ -85,33 +93,64 @@ def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
     """The arrays that a class of the loop declares to be made and that are no state; ``numbers``
     are those that sizes name.
     """
-    sizes = _sizes(declares, numbers, kept=False)
-    return {
-        name: _cells(code, np.full(size, first, code) if first else np.zeros(size, code))
-        for name, (code, size, first) in sizes.items()
-    }
+    return _laid_out(_sizes(declares, numbers, kept=False))[1]
+
+
+def _laid_out(
+    sizes: Sequence[tuple[str, str, int, int]],
+) -> tuple[list[memoryview], dict[str, Cells]]:
+    """Arrays by name, those of one type behind each other; and these wholes, as bytes."""
+    if not COMPILED:
+        return [], {name: [first] * size for name, _, size, first in sizes}
+    wholes, by_name = [], dict[str, Cells]()
+    for code in "Biq":
+        mine = [each for each in sizes if each[1] == code]
+        numbers = np.zeros(sum([size for _, _, size, _ in mine]) or 1, code)
+        wholes.append(numbers.data.cast("B"))
+        whole, begin = wholes[-1].cast(code), 0  # type: ignore[call-overload]
+        for name, _, size, first in mine:
+            if first:
+                numbers[begin : begin + size] = first
+            by_name[name] = whole[begin : begin + size]
+            begin += size
+    return wholes, by_name
 
 
 def _sizes(
     declares: type, numbers: Mapping[str, int], kept: bool
-) -> dict[str, tuple[str, int, int]]:
-    """The type, the size and the first values of such arrays."""
+) -> list[tuple[str, str, int, int]]:
+    """The name, the type, the size and the first values of such arrays."""
+    arrays, terms = _declared(declares, kept)
+    sizes = {
+        size: max(
+            1,
+            sum(
+                [
+                    prod([int(part) if part.isdigit() else numbers[part] for part in term])
+                    for term in of
+                ]
+            ),
+        )
+        for size, of in terms.items()
+    }
+    return [(name, code, sizes[each.size], each.first) for name, code, each in arrays]
+
+
+@cache
+def _declared(
+    declares: type, kept: bool
+) -> tuple[list[tuple[str, str, Array]], dict[str, list[list[str]]]]:
+    """The arrays that a class declares, each with its name and type; and sizes as sums of products
+    of what they name.
+    """
     codes = {"Flags": "B", "Ints": "i", "Longs": "q"}
-    arrays = {
-        name: each
+    arrays = [
+        (name, codes[declares.__annotations__[name]], each)
         for name, each in vars(declares).items()
         if isinstance(each, Array) and each.kept == kept
-    }
-    sizes = {each.size: 0 for each in arrays.values()}
-    for size in sizes:
-        products = [
-            [int(part) if part.isdigit() else numbers[part] for part in term.split("*")]
-            for term in size.split("+")
-        ]
-        sizes[size] = max(1, sum(map(prod, products)))
-    return {
-        name: (codes[declares.__annotations__[name]], sizes[each.size], each.first)
-        for name, each in arrays.items()
+    ]
+    return arrays, {
+        each.size: [term.split("*") for term in each.size.split("+")] for _, _, each in arrays
     }
 
 
@@ -121,26 +160,12 @@ class StateCells:
     """
 
     def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
-        self.by_name: dict[str, Cells] = {}
-        self._wholes: list[memoryview] = []
-        self._sizes = _sizes(declares, numbers, kept=True)
-        if not COMPILED:
-            self.by_name = {name: [first] * size for name, (_, size, first) in self._sizes.items()}
-            return
-        for code in "Biq":
-            mine = {name: size for name, (of, size, _) in self._sizes.items() if of == code}
-            whole = _cells(code, np.zeros(sum(mine.values()), code))
-            self._wholes.append(whole.cast("B"))
-            begin = 0
-            for name, size in mine.items():
-                self.by_name[name] = whole[begin : begin + size]
-                begin += size
-        self.begin()
+        self._wholes, self.by_name = _laid_out(_sizes(declares, numbers, kept=True))
+        self._first = self.kept()
 
     def begin(self) -> None:
         """Make the state what it is at first."""
-        for name, (code, size, first) in self._sizes.items():
-            fill(self.by_name[name], np.full(size, first, code))
+        self.put_back(self._first)
 
     def kept(self) -> Any:
         """A copy of the state."""

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from hosim.engine.loop_cells import FREE, NOWHERE, WRITES
+from hosim.engine.loop_arrays import Longs
+from hosim.engine.loop_cells import (
+    FREE,
+    MOVES,
+    NEVER,
+    NOWHERE,
+    RATES,
+    ROW,
+    SAME,
+    STOPPED,
+    WRITES,
+)
 from hosim.engine.loop_ops import LoopOps
 
 
@@ -121,54 +132,167 @@ class Loop(LoopOps):
             self.latest[r] = -1
         passed = self.move_from[t]
         written = passed
+        issued = passed
         for v in range(self.user_from[t], self.user_from[t + 1]):
             u = self.user[v]
             i = self.use_op[u]
             while passed < self.move_from[t + 1] and self.move_after[passed] < i:
-                if self.move_arrives[passed] >= 0:
-                    self.latest[self.move_arrives[passed]] = passed
+                if self.move_after[passed] != NOWHERE:
+                    issued = passed + 1
+                    if self.move_arrives[passed] >= 0:
+                        self.latest[self.move_arrives[passed]] = passed
                 passed += 1
-            self.need_from[u] = 0
-            self.need_to[u] = 0
             if self.use_flags[u] & WRITES:
                 self.need_from[u] = written
-                self.need_to[u] = passed
+                self.need_to[u] = max(written, issued)
                 written = passed
-            elif self.latest[self.where[i]] >= 0:
-                self.need_from[u] = self.latest[self.where[i]]
-                self.need_to[u] = self.latest[self.where[i]] + 1
+                continue
+            arrived = self.latest[self.where[i]]
+            if self.need_from[u] != max(arrived, 0) or self.need_to[u] != arrived + 1:
+                self.need_from[u] = max(arrived, 0)
+                self.need_to[u] = arrived + 1
+                self.wait_changes(i)
 
-    def put(
-        self,
-        k: int,
-        t: int,
-        source: int,
-        target: int,
-        channel: int,
-        after: int,
-        order: int,
-        f: int,
-        high: int,
-        low: int,
-    ) -> None:
-        """Put a move in a place, in order; one that is issued after ``NOWHERE`` is none. What was
-        there goes.
+    # -- changes of a plan, beside the snapshots of its run
+    # ----------------------------------------------------------------------------------------------
+
+    def exchange(self, t: int, rows: Longs, judged: int) -> None:
+        """Let the moves of a tensor be these, by place: each as its place among the tensor's, its
+        tiers and channel (-1, -1: a detach), after which op it is issued, its order there, its
+        class of flows and, in two limbs, what flows.
+
+        ``first_changed`` and ``last_changed`` are the least and the largest number of snapshots
+        that lie before what changes. ``judged``: they are there to be judged.
         """
-        if self.move_after[k] != NOWHERE:
-            self.unlink(k, self.move_after[k] + 1)
-        self.move_after[k] = after
-        self.copies[k] = channel >= 0
-        if after == NOWHERE:
-            return  # its tensor stays: the last run may have it under way
+        j = 0
+        last = len(rows) - ROW
+        window = -1
+        for k in range(self.move_from[t], self.move_from[t + 1]):
+            there = j <= last and self.move_from[t] + rows[j] == k
+            if there and self.is_row(k, rows, j):
+                j += ROW
+                continue
+            if self.move_after[k] != NOWHERE:
+                self.end_changes(self.move_after[k])
+                self.unlink(k, self.move_after[k] + 1)
+                self.move_after[k] = NOWHERE
+                self.copies[k] = 0
+            elif not there:
+                continue
+            if there:
+                self.put(k, t, rows, j)
+                self.end_changes(self.move_after[k])
+                j += ROW
+            if self.streams > 1 and (k - self.move_from[t]) // MOVES != window:
+                window = (k - self.move_from[t]) // MOVES
+                self.write_changes(t, window)
+        self.await_moves(t)
+        self.changed[t] = judged
+
+    def is_row(self, k: int, rows: Longs, j: int) -> bool:
+        """Whether a place has this move."""
+        return bool(
+            self.move_after[k] == rows[j + 4]
+            and self.move_order[k] == rows[j + 5]
+            and self.move_source[k] == rows[j + 1]
+            and self.move_target[k] == rows[j + 2]
+            and self.move_channel[k] == rows[j + 3]
+        )
+
+    def put(self, k: int, t: int, rows: Longs, j: int) -> None:
+        """Put a move in a place that has none, in order."""
         self.move_tensor[k] = t
-        self.move_source[k] = source
-        self.move_target[k] = target
-        self.move_channel[k] = channel
-        self.move_order[k] = order
-        self.move_class[k] = f
-        self.move_high[k] = high
-        self.move_low[k] = low
-        self.link(k, after + 1)
+        self.move_source[k] = rows[j + 1]
+        self.move_target[k] = rows[j + 2]
+        self.move_channel[k] = rows[j + 3]
+        self.move_after[k] = rows[j + 4]
+        self.move_order[k] = rows[j + 5]
+        self.move_class[k] = rows[j + 6]
+        self.move_high[k] = rows[j + 7]
+        self.move_low[k] = rows[j + 8]
+        self.copies[k] = rows[j + 3] >= 0
+        self.move_arrives[k] = rows[j + 2]
+        self.link(k, self.move_after[k] + 1)
+
+    def write_changes(self, t: int, window: int) -> None:
+        """What the next write of a tensor waits for changes, from one of its uses on."""
+        for v in range(self.user_from[t] + window, self.user_from[t + 1]):
+            if self.use_flags[self.user[v]] & WRITES:
+                self.wait_changes(self.use_op[self.user[v]])
+                return
+
+    def wait_changes(self, i: int) -> None:
+        """What an op waits for changes. On several streams it begins to wait when the op before it
+        on its stream ends.
+        """
+        if self.streams > 1:
+            s = self.stream_of[i]
+            self.end_changes(
+                self.queue[self.queue_from[s] + self.place[i] - 1] if self.place[i] else -1
+            )
+
+    def end_changes(self, i: int) -> None:
+        """What follows the end of an op, or time 0, changes."""
+        passed = 0
+        above = self.snapshots if i >= 0 else 0
+        while passed < above:
+            middle = (passed + above) // 2
+            if self.kept_done[middle * self.streams + self.stream_of[i]] <= self.place[i]:
+                passed = middle + 1
+            else:
+                above = middle
+        self.first_changed = min(self.first_changed, passed)
+        self.last_changed = max(self.last_changed, passed)
+
+    def keep(self) -> None:
+        """Note which ops have ended at a snapshot, and its time."""
+        j = self.snapshots
+        for s in range(self.streams):
+            self.kept_done[j * self.streams + s] = self.done[s]
+        self.kept_total[j] = self.scalars[1]
+        self.kept_time[j] = self.scalars[0]
+        self.snapshots += 1
+
+    def follow(self, limit: int) -> int:
+        """Run until the end, or until it goes on as the run that is kept does from snapshot
+        ``met`` on (``SAME``), from the next one on or what is asked for.
+
+        The snapshots looked at lie further and further apart.
+        """
+        while self.met < self.snapshots:
+            j = self.met
+            if self.status >= RATES or self.kept_total[j] > self.scalars[1]:
+                status = self.run(limit, self.kept_total[j])
+                if status != STOPPED:
+                    return status
+                if self.is_kept(j):
+                    return SAME
+            self.met += self.further
+            self.further *= 2
+        return self.run(limit, NEVER)
+
+    def is_kept(self, j: int) -> bool:
+        """Whether all that the rest of the run depends on is as at a snapshot, and moves of no
+        tensor that changes are under way.
+        """
+        if self.scalars[1] != self.kept_total[j]:
+            return False
+        for s in range(self.streams):
+            if self.done[s] != self.kept_done[j * self.streams + s]:
+                return False
+        marks = self.kept_marks[j]
+        if self.mark() != len(marks):
+            return False
+        m = 0
+        while m < len(marks) and self.marks[m] == marks[m]:
+            m += 1
+        if m < len(marks):
+            return False
+        here = self.kept_here[j]
+        k = 0
+        while k < self.tiers * self.tensors and self.here[k] == here[k]:
+            k += 1
+        return k == self.tiers * self.tensors
 
     def link(self, k: int, at: int) -> None:
         """Let a place issue a move, in order."""

@@ -52,6 +52,14 @@ in the table yet; how long a runtime policy inspects the next op of stream ``wan
 not the same for all; what it decides before that op; what it decides where nothing is under way (rule 16).
 """
 
+SAME = 12
+"""What a run came to that goes on like one that is kept."""
+
+ROW, MOVES = 9, 4
+"""How many figures of a move are put in a place; and how many moves of a tensor have a place
+between two of its uses, where it may be stored, leave, come back and be written back.
+"""
+
 DEPENDENCY, TRANSFER, CAPACITY, RUNTIME = 0, 1, 2, 3
 """The causes of a stall, in the order of :data:`hosim.result.STALL_CAUSES`."""
 
@@ -208,6 +216,12 @@ class LoopCells:
     changed: Flags = made("tensors")
     marks: Longs = made("3*moves+3+3*tiers+6*streams+5*slots")
 
+    # -- the snapshots of a run, and the tensors that change beside it
+    # ------------------------------------------------------------------------
+    kept_done: Ints = made("kept*streams")
+    kept_total: Longs = made("kept")
+    kept_time: Longs = made("kept")
+
     # -- what a run tells
     # -----------------------------------------------------------------------------------------
     peak: Longs = made("tiers")
@@ -251,6 +265,13 @@ class LoopCells:
         self.culprit = -1
         self.instants = 0
         self.limit = NEVER
+        self.snapshots = 0
+        self.kept_marks: list[Any] = []
+        self.kept_here: list[Any] = []
+        self.met = 0
+        self.further = 1
+        self.first_changed = 0
+        self.last_changed = -1
 
     def take(self, cells: Any) -> None:
         """Let the arrays be those of ``cells``."""

@@ -8,7 +8,7 @@ op waits for and where tensors are at time 0; nothing else. What the loop does n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,11 @@ import numpy.typing as npt
 
 from hosim.analysis.costmodel.transfers import NS_PER_S
 from hosim.cache_plan import AT_START
-from hosim.engine.event_loop import COMPILED, Loop, StateCells, fill, ints, longs, made_cells
+from hosim.engine.event_loop import Loop, StateCells, copied, fill, ints, longs, made_cells
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
 from hosim.engine.hops import Hop
 from hosim.engine.host_calls import NO_HOST
-from hosim.engine.loop_cells import NOWHERE, RATES, SPEED, LoopCells
+from hosim.engine.loop_cells import RATES, SPEED, LoopCells
 from hosim.engine.program_base import ProgramBase, rest_of
 
 CHANNEL_FIGURES = 8
@@ -29,15 +29,7 @@ busy, bytes, and how many are under way.
 """
 
 
-TableRow = tuple[int, int, int, int, int, int, int, int, int]
-"""A cache op: its tensor, positions of tiers and channel (-1, -1: a detach), after which op it is
-issued, its order there, its class of flows and, in two limbs, what flows.
-"""
-
 _COLUMNS = ("tensor", "source", "target", "channel", "after", "order", "class", "high", "low")
-
-NO_ROW: TableRow = (0, 0, 0, -1, NOWHERE, 0, 0, 0, 0)
-"""What is in a place without a move."""
 
 
 class ProgramTable:
@@ -47,7 +39,7 @@ class ProgramTable:
     on. ``decisions`` is how many cache ops of a runtime policy may be under way at one time (0:
     there is none), whose places stand behind the others. ``detailed``: all figures are counted.
     ``host`` has the calls of a host (:func:`~hosim.engine.host_calls.host_cells`), which are those
-    of one plan.
+    of one plan. ``kept`` is how many snapshots of a run may be kept at a time.
     """
 
     def __init__(
@@ -58,6 +50,7 @@ class ProgramTable:
         detailed: bool = False,
         decisions: int = 0,
         host: Mapping[str, Any] = NO_HOST,
+        kept: int = 0,
     ) -> None:
         self.graph, self.machine, self.flows, self._class_of = (
             whole.graph,
@@ -80,6 +73,7 @@ class ProgramTable:
         numbers = self.cells | {
             "moves": self.places,
             "uses": self.cells["use_from"][self.cells["ops"]],
+            "kept": kept,
         }
         self.state = StateCells(LoopCells, numbers)
         self.cells |= made_cells(LoopCells, numbers) | self.state.by_name
@@ -101,7 +95,7 @@ class ProgramTable:
     # ----------------------------------------------------------------------------------------------
 
     def flow_of(self, t: int, channel: int) -> tuple[int, int, int]:
-        """The last three of a row: a tensor's class of flows on a channel, and what flows."""
+        """A tensor's class of flows on a channel and, in two limbs, what flows."""
         if channel < 0:
             return 0, 0, 0
         return self._class_of[channel][t], *self.flows.scaled(self.cells["size"][t] * NS_PER_S)
@@ -110,9 +104,9 @@ class ProgramTable:
         """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as
         columns.
 
-        They are the first six of :data:`TableRow`, ``order`` being the place in the plan, and
-        ``arrives``, the tier to whose ops each brings its tensor (-1: none). They are taken away:
-        of a large plan they are much.
+        They are the tensor, the tiers and the channel by position (-1, -1: a detach), ``after``
+        which op, ``order``, the place in the plan, and ``arrives``, the tier to whose ops each
+        brings its tensor (-1: none). They are taken away: of a large plan they are much.
         """
         cells, moves = self.cells, len(columns["tensor"])
         for name in list(columns):
@@ -179,41 +173,50 @@ class ProgramTable:
             raise UncoveredError(FOR_SOME)
         return all([c["held"][r] <= c["capacity"][r] for r in range(c["tiers"])])
 
-    def kept(self) -> tuple[Any, list[int]]:
+    def kept(self) -> tuple[Any, Any]:
         """The state between two instants, and what is issued and not over."""
         count = self.loop.note()
-        return self.state.kept(), list(self.cells["links"][:count])
+        return self.state.kept(), copied(self.cells["links"], count)
 
-    def put_back(self, kept: tuple[Any, list[int]]) -> None:
+    def keep(self) -> tuple[Any, Any]:
+        """Keep a snapshot of the run, for :meth:`~hosim.engine.loop.Loop.follow`, and return the
+        state.
+        """
+        loop, cells = self.loop, self.cells
+        loop.kept_marks.append(copied(cells["marks"], loop.mark()))
+        loop.kept_here.append(copied(cells["here"], len(cells["here"])))
+        loop.keep()
+        return self.kept()
+
+    def forget(self, count: int) -> None:
+        """Forget the snapshots from a number on."""
+        loop = self.loop
+        loop.snapshots = count
+        del loop.kept_marks[count:], loop.kept_here[count:]
+
+    def put_back(self, kept: tuple[Any, Any]) -> None:
         """Make the state what it was when it was kept."""
         state, links = kept
         self.loop.forget()
         self.state.put_back(state)
-        cells = self.cells["links"]
-        for j, number in enumerate(links):
-            cells[j] = number
+        self.cells["links"][: len(links)] = links
         self.loop.recall()
         self.loop.go_on()
 
-    def mark(self, changed: Iterable[int] = ()) -> Any:
-        """Return the state, between two instants, that the rest of a run depends on: equal ones go
-        on alike. ``None`` where a tensor of ``changed`` moves.
-        """
-        cells = self.cells["changed"]
-        for t in changed:
-            cells[t] = 1
-        count = self.loop.mark()
-        for t in changed:
-            cells[t] = 0
-        if count < 0:
-            return None
-        marks, here = self.cells["marks"][:count], self.cells["here"]
-        return (bytes(marks), bytes(here)) if COMPILED else (marks, here.copy())
-
     def run(self, limit: int, stop: int) -> int:
         """Run the loop, with what it asks for: what it came to (:mod:`hosim.engine.loop`)."""
+        return self._answered(lambda: self.loop.run(limit, stop))
+
+    def follow(self, limit: int, met: int) -> int:
+        """Run the loop until it goes on as the run does of which snapshots are kept, from number
+        ``met`` on, or to the end.
+        """
+        self.loop.met, self.loop.further = met, 1
+        return self._answered(lambda: self.loop.follow(limit))
+
+    def _answered(self, run: Callable[[], int]) -> int:
         while True:
-            status = self.loop.run(limit, stop)
+            status = run()
             if status == RATES:
                 self.flows.add_rates(self.loop.wanted)
             elif status == SPEED:

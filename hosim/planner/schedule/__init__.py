@@ -18,7 +18,13 @@ if TYPE_CHECKING:
         take_away,
     )
     from hosim.planner.schedule.idle_parts import as_asked, idle_parts_below
-    from hosim.planner.schedule.insertion import Absence, WriteBack, insert, tensor_cache_ops
+    from hosim.planner.schedule.insertion import (
+        Absence,
+        WriteBack,
+        insert,
+        tensor_cache_ops,
+        tensor_moves,
+    )
     from hosim.planner.schedule.late_prefetches import late_prefetches
     from hosim.planner.schedule.order_of_uses import plan_for, planned_in_order_of_uses
     from hosim.planner.schedule.paging import Paging, paging_plan
@@ -36,7 +42,7 @@ else:
             "forced_moves": "forced_moves forced_tensors starts_elsewhere",
             "idle_intervals": "Levels below_at_ends between_uses fits_from held_bytes take_away",
             "idle_parts": "as_asked idle_parts_below",
-            "insertion": "Absence WriteBack insert tensor_cache_ops",
+            "insertion": "Absence WriteBack insert tensor_cache_ops tensor_moves",
             "late_prefetches": "late_prefetches",
             "order_of_uses": "plan_for planned_in_order_of_uses",
             "paging": "Paging paging_plan",
@@ -51,4 +57,5 @@ __all__ = [
     "kept_from_the_start", "late_prefetches", "paging_plan", "plan_for", "planned_around",
     "planned_in_order_of_uses", "starts_below", "starts_elsewhere", "take_away",
     "tensor_cache_ops",
+    "tensor_moves",
 ]  # fmt: skip

@@ -64,6 +64,11 @@ class WriteBack(NamedTuple):
 PlacedCacheOp = tuple[int, int, CacheOp]
 """A cache op behind the two uses that its gap lies between."""
 
+TensorMove = tuple[int, int, str, tuple[str, ...], str | None, int]
+"""What a tensor does, behind the two uses that its gap lies between: a prefetch, a store or a
+detach, where it may come from, where it goes, and after which op.
+"""
+
 
 def insert(
     graph: Graph,
@@ -129,14 +134,38 @@ def tensor_cache_ops(
     steps: Iterable[Absence | WriteBack],
     awaited: bool = False,
 ) -> list[PlacedCacheOp]:
-    """The cache ops of one tensor that has valid copies in the tiers ``start`` at time 0, by what
+    """The cache ops of :func:`tensor_moves`: one for each hop of a route, and detaches of the copies
+    in between.
+    """
+    return [
+        (gap_after, before, cache_op)
+        for gap_after, before, op, sources, destination, after in tensor_moves(
+            graph, device, tensor, start, steps, awaited
+        )
+        for cache_op in (
+            [CacheOp(op, tensor, device, None, after)]
+            if destination is None
+            else copies_along(route(sources, destination), op, tensor, device, after)
+        )
+    ]
+
+
+def tensor_moves(
+    graph: Graph,
+    device: str,
+    tensor: int,
+    start: Sequence[str],
+    steps: Iterable[Absence | WriteBack],
+    awaited: bool = False,
+) -> list[TensorMove]:
+    """The moves of one tensor that has valid copies in the tiers ``start`` at time 0, by what
     happens to it then, in order.
 
     On several streams a tensor leaves where its cache op before has surely been issued; with
     ``awaited`` also where the op has ended that waits for that cache op, and with it all users
     before.
     """
-    course = _Course(graph, device, route, tensor, start)
+    course = _Course(graph, device, tensor, start)
     for step in steps:
         course.walk(step.before)
         if isinstance(step, WriteBack):
@@ -151,24 +180,21 @@ def tensor_cache_ops(
 
 
 class _Course:
-    """The cache ops of one tensor through the step so far, and where they leave valid copies."""
+    """The moves of one tensor through the step so far, and where they leave valid copies."""
 
     __slots__ = (
-        "awaits", "below", "device", "end", "graph", "here", "last", "order", "placed", "returns", "route", "tensor", "users", "writes",
-        "written",
+        "awaits", "below", "device", "end", "graph", "here", "last", "order", "placed", "returns", "tensor", "users", "writes", "written",
     )  # fmt: skip
 
-    def __init__(
-        self, graph: Graph, device: str, route: Route, tensor: int, start: Sequence[str]
-    ) -> None:
+    def __init__(self, graph: Graph, device: str, tensor: int, start: Sequence[str]) -> None:
         self.graph, self.order, self.end = graph, graph.derived(HappensBefore), len(graph.ops)
-        self.device, self.route = device, route
+        self.device = device
         self.tensor, self.users, self.writes = tensor, graph.users[tensor], graph.writers[tensor]
         self.written = 0  # writes walked past
         self.returns = device in start  # at the end of the step
         self.here, self.below = device in start, {tier for tier in start if tier != device}
         self.last = self.awaits = AT_START
-        self.placed: list[PlacedCacheOp] = []
+        self.placed: list[TensorMove] = []
 
     def walk(self, before: int) -> None:
         """Past the users listed before ``before``: what they write is valid in the device tier
@@ -221,7 +247,7 @@ class _Course:
         if store is not None:
             self._copy(STORE, [self.device], absence.tier, store, gap)
             self.below = {absence.tier}
-        self.placed.append((*gap, CacheOp(DETACH, self.tensor, self.device, None, release)))
+        self.placed.append((*gap, DETACH, (self.device,), None, release))
         self.last, self.here = release, False
         return True
 
@@ -267,8 +293,5 @@ class _Course:
     def _copy(
         self, op: str, sources: Iterable[str], destination: str, after: int, gap: tuple[int, int]
     ) -> None:
-        """A cache op for each hop, and detaches of the copies in between."""
-        hops = self.route(sources, destination)
-        for cache_op in copies_along(hops, op, self.tensor, self.device, after):
-            self.placed.append((*gap, cache_op))
+        self.placed.append((*gap, op, tuple(sources), destination, after))
         self.last = after

@@ -23,7 +23,7 @@ _STALE, _LEADING, _WORSE = 100, 8, 0.01
 """After so many changes without a better plan, so many lead away from the best choices, each slower
 by that part or a usual op at most.
 """
-_DRAWN, _CHANGED = 60, 50
+_DRAWN, _CHANGED = 40, 35
 """The work of drawing a change, and for each tensor in it."""
 
 

@@ -10,7 +10,7 @@ drawn more often.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from itertools import accumulate
 from random import Random
@@ -22,6 +22,7 @@ from hosim.planner.hyperoffload.local_moves.choice_moves import (
     Changes,
     ChoiceMoves,
     Queues,
+    drawn,
     kept,
     within,
 )
@@ -111,7 +112,9 @@ class StallMoves:
         self._gained = dict.fromkeys(self._arms, 0.0)
         self._spent = dict.fromkeys(self._arms, 0.0)
         self._paid = dict.fromkeys(self._arms, 0.0)
-        self._even = [_EVEN * _KINDS[kind] * _SCOPES[scope] for kind, scope in self._arms]
+        self._even = list(
+            accumulate([_EVEN * _KINDS[kind] * _SCOPES[scope] for kind, scope in self._arms])
+        )
         self._arm = self._arms[0]
         self._stalls: Sequence[tuple[int, int, int]] = ()
         self._sums: Sequence[int] = ()
@@ -177,7 +180,7 @@ class StallMoves:
                 bisect_left(self._sums, self._rng.random() * self._sums[-1])
             ]
             return min(op, self._count - 1), blamed
-        return self._rng.randrange(self._count), -1
+        return int(self._rng.random() * self._count), -1
 
     def _near(self, op: int, reach: int) -> Sequence[tuple[int, int, int]]:
         first = bisect_left(self._places, (op - reach,))
@@ -193,22 +196,23 @@ class StallMoves:
         near = self._near(op, reach)
         if not near:
             return None
-        _, t, after = self._rng.choice(near)
+        _, t, after = drawn(self._rng, near)
         choice = self._simulator.choices.get(t)
         return (t, after) if choice is not None and after in choice.away else None
 
     def _scope(self, t: int) -> Sequence[int]:
-        """A tensor alone, or those alike, all or some next to each other."""
+        """The tensors alike, all or some next to each other."""
         group, place = self._among.get(t, ((t,), 0))
-        if self._arm[1] == ALONE:
-            return (t,)
         if self._arm[1] == ALL:
             return group
-        reach = self._rng.choice((1, 2, 4))
+        reach = drawn(self._rng, (1, 2, 4))
         return group[max(0, place - reach) : place + reach + 1]
 
     def _same_gaps(self, gap: Gap) -> Iterator[tuple[Gap, TensorChoice | None]]:
         """The gaps of this number of the tensors in scope, with their choices."""
+        if self._arm[1] == ALONE:
+            yield gap, self._simulator.choices.get(gap.tensor)
+            return
         number = self._gaps[gap.tensor].index(gap)
         for t in self._scope(gap.tensor):
             gaps = self._gaps[t]
@@ -221,13 +225,10 @@ class StallMoves:
     def draw(self) -> Changes:
         """A change; none if what was drawn cannot be changed."""
         rng = self._rng
-        paid = self._paid.values()
-        total = sum(paid) or 1.0
-        shares = [even + own / total for even, own in zip(self._even, paid, strict=True)]
-        (self._arm,) = rng.choices(self._arms, shares)
+        self._arm = self._next_arm()
         kind = self._arm[0]
         op, blamed = self._focus()
-        reach = rng.choice(_REACHES)
+        reach = drawn(rng, _REACHES)
         if kind == SHIFT_ALL:
             return self._shift_all(op, reach)
         if kind == GIVE:
@@ -253,6 +254,15 @@ class StallMoves:
             return self._other_tier(gap)
         return self._exchange(gap, op)
 
+    def _next_arm(self) -> tuple[str, str]:
+        """A kind and a scope, by the even shares or by what has paid."""
+        even, total = self._even[-1], sum(self._paid.values())
+        share = self._rng.random() * (even + (total > 0))
+        if share < even:
+            return self._arms[bisect_right(self._even, share)]
+        sums = list(accumulate(self._paid.values()))
+        return self._arms[min(bisect_right(sums, (share - even) * total), len(sums) - 1)]
+
     def _queues(self) -> Queues:
         """The queues of the choices, as of the first time that they are asked for after a look."""
         if self._lines is None:
@@ -262,9 +272,16 @@ class StallMoves:
     def _over(self, op: int) -> Gap | None:
         """A gap around an op of a tensor that is drawn; none if those drawn have none."""
         for _ in range(_DRAWS if self._large else 0):
-            for gap in self._gaps[self._rng.choice(self._large)]:
-                if gap.after <= op < gap.before:
-                    return gap
+            gap = self._around(drawn(self._rng, self._large), op)
+            if gap is not None:
+                return gap
+        return None
+
+    def _around(self, t: int, op: int) -> Gap | None:
+        """The gap of a tensor around an op."""
+        for gap in self._gaps[t]:
+            if gap.after <= op < gap.before:
+                return gap
         return None
 
     def _distance(self) -> int:
@@ -310,7 +327,7 @@ class StallMoves:
 
     def _take(self, gap: Gap) -> Changes:
         """Absences taken away: what started below starts up, with or without a copy below."""
-        start = self._rng.choice((HOME, COPY))
+        start = drawn(self._rng, (HOME, COPY))
         changes: dict[int, TensorChoice | None] = {}
         for own, choice in self._same_gaps(gap):
             if choice is None or own.after not in choice.away:
@@ -330,7 +347,7 @@ class StallMoves:
         others = [other for other in self._tiers if other != tier]
         if not others:
             return {}
-        other, one, times = rng.choice(others), rng.random() < 0.5, rng.choice(_TIMES)
+        other, one, times = drawn(rng, others), rng.random() < 0.5, drawn(rng, _TIMES)
         changes: dict[int, TensorChoice | None] = {}
         for own, choice in self._same_gaps(gap):
             if (
@@ -377,14 +394,14 @@ class StallMoves:
         """
         rng = self._rng
         for _ in range(_DRAWS if self._large else 0):
-            t = rng.choice(self._large)
+            t = drawn(rng, self._large)
             if t in but or (size is not None and not size // 2 <= self._sizes[t] <= size * 4):
                 continue
-            gap = next((gap for gap in self._gaps[t] if gap.after <= op < gap.before), None)
+            gap = self._around(t, op)
             if gap is None or self._away(gap):
                 continue
-            ahead, times = rng.choice((0.0, 0.3, 0.7, 1.0)) * rng.random(), rng.choice(_TIMES)
-            below = rng.choice([self._tiers[0], self._idle, *self._tiers])
+            ahead, times = drawn(rng, (0.0, 0.3, 0.7, 1.0)) * rng.random(), drawn(rng, _TIMES)
+            below = drawn(rng, [self._tiers[0], self._idle, *self._tiers])
             clean = rng.random() < 0.7
             changes: dict[int, TensorChoice | None] = {}
             for own, choice in self._same_gaps(gap):

@@ -17,12 +17,13 @@ if TYPE_CHECKING:
         BELOW,
         COPY,
         HOME,
+        RANK,
         Choices,
         TensorChoice,
         everything,
         initial_tiers,
         insert,
-        place,
+        moves_of,
     )
     from hosim.planner.hyperoffload.tensor_choices.choices_of_plan import choices_of
     from hosim.planner.hyperoffload.tensor_choices.evaluation import (
@@ -49,7 +50,8 @@ else:
         __name__,
         {
             "channel_reservations": "ChannelTimeline least_size_that_counts left_rates timelines",
-            "choices": "BELOW COPY Choices HOME TensorChoice everything initial_tiers insert place",
+            "choices": "BELOW COPY Choices HOME RANK TensorChoice everything initial_tiers insert "
+            "moves_of",
             "choices_of_plan": "choices_of",
             "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes "
             "of_all_devices of_another plan_cost work_of",
@@ -58,8 +60,9 @@ else:
     )
 
 __all__ = [
-    "BELOW", "COPY", "HOME", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge",
+    "BELOW", "COPY", "HOME", "RANK", "ChannelTimeline", "Choices", "Evaluation", "Evaluator", "Judge",
     "PlanCost", "Problem", "TensorChoice", "WorkDone", "analyse", "check_floor", "choices_of",
     "everything", "initial_tiers", "insert", "least_size_that_counts", "left_rates", "moved_bytes",
-    "of_all_devices", "of_another", "place", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours", "work_of",
+    "moves_of",
+    "of_all_devices", "of_another", "plan_cost", "timelines", "unhindered", "with_gaps_between_neighbours", "work_of",
 ]  # fmt: skip

@@ -7,14 +7,14 @@ rule of docs/contract.md by construction, for any choices: it says when each ten
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
-from hosim.planner.schedule import Absence, WriteBack, tensor_cache_ops
+from hosim.planner.schedule import Absence, WriteBack, tensor_moves
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class TensorChoice(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """Return a key that is equal for equal choices alone."""
         parts = (self.away, self.stores, self.tiers, self.turns, self.store_turns, self.leaves)
-        return (self.below, self.start, *[tuple(part.items()) for part in parts])
+        return (self.below, self.start, *[tuple(part.items()) if part else () for part in parts])
 
     def tier(self, after: int) -> str:
         """The tier below of one absence."""
@@ -167,36 +167,46 @@ def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     """The cache ops of one tensor, each with its place; those of its last choice are kept."""
     known = problem.placed.get(t)
     if known is None or known[0] is not choice:
-        known = problem.placed[t] = choice, _placed(problem, t, choice)
+        known = problem.placed[t] = (
+            choice,
+            [
+                (after, RANK[op], turn, t, CacheOp(op, t, source, destination, after))
+                for op, source, destination, after, turn in moves_of(
+                    problem, t, choice, initial_tiers(problem, t, choice)
+                )
+            ],
+        )
     return known[1]
 
 
-def _placed(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
-    start = initial_tiers(problem, t, choice)
-    steps = _steps(problem, t, choice, start)
-    found = tensor_cache_ops(
-        problem.graph, problem.hardware.device_tier, _direct, t, start, steps, awaited=True
-    )
+def moves_of(
+    problem: Problem, t: int, choice: TensorChoice, start: tuple[str, ...]
+) -> list[tuple[str, str, str | None, int, int]]:
+    """The moves of one tensor that is in the tiers ``start`` at time 0: prefetch, store or detach,
+    from where, where to, after which op, and twice the use or gap that it serves or its turn.
+    """
     placed = []
-    for after, before, op in found:
-        kind = op.op
-        if kind == PREFETCH:
+    for after, before, op, (source,), destination, at in tensor_moves(
+        problem.graph,
+        problem.hardware.device_tier,
+        t,
+        start,
+        _steps(problem, t, choice, start),
+        awaited=True,
+    ):
+        if op == PREFETCH:
             turn = choice.turns.get(after, 2 * before)
         else:
-            turn = 2 * max(after, op.after)
-            if kind == STORE and choice.store_turns:
+            turn = 2 * max(after, at)
+            if op == STORE and choice.store_turns:
                 ends = after == AT_START and before == len(problem.graph.ops)
                 turn = choice.store_turns.get(before if ends else after, turn)
-        placed.append((op.after, _RANK[kind], turn, t, op))
+        placed.append((op, source, destination, at, turn))
     return placed
 
 
-_RANK = {STORE: 0, DETACH: 1, PREFETCH: 2}
-
-
-def _direct(sources: Iterable[str], destination: str) -> Sequence[str]:
-    """The one source and the destination: a tensor moves in a single cache op."""
-    return *sources, destination
+RANK = {STORE: 0, DETACH: 1, PREFETCH: 2}
+"""The order of cache ops of one place."""
 
 
 def _steps(
