@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from hosim.cache_plan import DETACH
+from hosim.cache_plan import DETACH, begin_segments
 from hosim.on_torch.lower.devices import same_view
 from hosim.on_torch.lower.op_schema import looks
 from hosim.on_torch.lower.order import StepOrder, last_needs
@@ -205,36 +205,22 @@ def _groups(
     """The steps in listed order: ops of a segment together, all others by themselves. ``numbers``
     are the placeholders of what is no tensor.
     """
-    plan, graph = lowered.plan, lowered.plan.graph
-    held = plan.residency(device_tier)
-    moved = {cache_op.tensor for cache_op in plan.cache_ops}
-    moved |= {t for t, tiers in held.items() if tiers != (device_tier,)}
-    arriving: set[int] = set()
+    alone = {
+        lowered.op_of[node.name]
+        for node in order.steps
+        if node.name in lowered.op_of and not numbers.isdisjoint(order.sources[node])
+    }
+    begins = begin_segments(lowered.plan, device_tier, alone)
     segment: list[Node] = []
     for node in order.steps:
         i = lowered.op_of.get(node.name)
-        op = None if i is None else graph.ops[i]
-        is_alone = op is None or not numbers.isdisjoint(order.sources[node])
-        waits = op is not None and (
-            arriving.intersection(op.reads) or moved.intersection(op.writes)
-        )
-        if segment and (is_alone or waits):
+        if segment and (i is None or begins[i]):
             yield tuple(segment)
             segment = []
-        if op is not None:
-            arriving.difference_update(op.reads)
-        elif node.name in lowered.cache_op_of:
-            cache_op = plan.cache_ops[lowered.cache_op_of[node.name]]
-            if cache_op.destination == device_tier:
-                arriving.add(cache_op.tensor)
-        if is_alone:
+        if i is None:
             yield (node,)
-            continue
-        assert op is not None
-        segment.append(node)
-        if any(t in moved and graph.users[t][-1] == i for t in op.uses):
-            yield tuple(segment)
-            segment = []
+        else:
+            segment.append(node)
 
 
 def _reason_against(
