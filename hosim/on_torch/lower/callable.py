@@ -202,7 +202,7 @@ class OffloadedModel:
     @property
     def predicted_stall_ns(self) -> int:
         """The predicted stall, with the times of the hardware profile; on a GPU also for the host,
-        which launches ops and copies one by one.
+        which launches ops, or segments of them, and copies.
         """
         return sum(self.result.stall_ns.values())
 
@@ -261,7 +261,7 @@ class OffloadedModel:
             )
         planned = [one.whole for one in self._sized.values()]
         program = at_home(captured.program, planned, self._hardware.device_tier)
-        plan, result = self._planner(program.graph)
+        plan, result = self._planner(program)
         return Sized(captured, self._under(program, plan, result, captured.inputs), {})
 
     def _under(

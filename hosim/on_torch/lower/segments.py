@@ -19,15 +19,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.fx import Node
 
-from hosim.cache_plan import DETACH, begin_segments
+from hosim.cache_plan import DETACH, Plan, begin_segments
 from hosim.on_torch.lower.devices import same_view
+from hosim.on_torch.lower.insert import Lowered, insert
 from hosim.on_torch.lower.op_schema import looks
-from hosim.on_torch.lower.order import StepOrder, last_needs
+from hosim.on_torch.lower.order import StepOrder, last_needs, levels, order_of, resident_bytes
 from hosim.on_torch.lower.step_values import StepValues
+from hosim.on_torch.lower.tiers import in_one_line
+from hosim.on_torch.lower.torch_program import TorchProgram
 
 if TYPE_CHECKING:
     from hosim.on_torch.lower.devices import CudaGraphs
-    from hosim.on_torch.lower.insert import Lowered
 
 NOT_RECORDED = "graphs are not asked for, the device has none, or no program has run twice in a row"
 
@@ -39,6 +41,8 @@ class Segments:
 
     def __init__(self, graphs: CudaGraphs, values: StepValues) -> None:
         self.inputs: dict[str, torch.Tensor] = {}
+        self.reached = ""
+        """The op that a recording has come to."""
         self._graphs = graphs
         self._values = values
         self._graph_of: dict[Node, Any] = {}
@@ -134,6 +138,7 @@ class Segments:
 
         def launched() -> None:
             for one in group:
+                self.reached = one.name
                 values.keep(one, values.call(one))
                 values.drop(drops.get(one, ()))
 
@@ -196,7 +201,28 @@ def recorded(
             made.record(lowered, order, given, numbers, device_tier)
     except torch.OutOfMemoryError:
         return None, "the device has no room for what segments keep"
+    except RuntimeError as error:  # such as of one that waits for the device without a tag for it
+        return None, f"op {made.reached!r} cannot be captured: {in_one_line(error, None)}"
     return made, ""
+
+
+def why_one_by_one(
+    program: TorchProgram, plan: Plan, device_tier: str, budget_bytes: int | None
+) -> str:
+    """Why the ops of a program cannot be launched as segments under a plan within a budget; empty
+    if they can.
+    """
+    lowered = insert(program, plan, device_tier)
+    order, held = order_of(lowered, device_tier), resident_bytes(plan, device_tier)
+    most = max(levels(lowered, order.steps, device_tier).values(), default=held)
+    room = None if budget_bytes is None else budget_bytes - most
+    values = {one.placeholder: one.value for one in program.givens}
+    numbers = {
+        node
+        for node in lowered.module.graph.find_nodes(op="placeholder")
+        if not isinstance(values[node.name], torch.Tensor)
+    }
+    return _reason_against(lowered, order, numbers, device_tier, room)
 
 
 def _groups(
