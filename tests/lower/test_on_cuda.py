@@ -238,6 +238,34 @@ def test_a_step_whose_ops_are_launched_as_segments(fake, monkeypatch):
     assert max(launches[5:]) < launches[0] / 2
 
 
+def test_the_parts_of_a_step_in_turn_are_launched_as_segments(fake):
+    """Gradients are what the update writes by torch's schema, so that it runs op by op, beside the
+    pool of forward and backward.
+    """
+    hardware, ends = machine(), []
+    xs = [torch.linspace(-1, k, 16 * 64).reshape(16, 64) for k in range(1, 5)]
+
+    def loss(model, inputs):
+        return model(**inputs).square().mean()
+
+    for graphs in (False, True):
+        model, counts = Drops(), []
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        options = {"hardware": hardware, "budget": "128 MiB", "policy": "resident", "loss": loss}
+        options |= {"optimizer": optimizer, "device": CudaDevice(hardware), "graphs": graphs}
+        torch.manual_seed(1)
+        with Launched(fake), hosim.offload(model, {"x": xs[0]}, **options) as step:
+            for x in xs:
+                losses = [step.backward(x=x).clone()]
+                counts.append(step.segments)
+                step.optimizer_step()
+                assert step.memory.held_bytes <= step.result.budget_bytes
+                optimizer.zero_grad()
+        assert counts == ([0, 1, 1, 1] if graphs else [0] * 4), step.no_segments
+        ends.append([*losses, *(p.detach() for p in model.parameters())])
+    assert all(map(torch.equal, *ends))
+
+
 class Views(torch.nn.Module):
     def forward(self, x):
         f = torch.fft.fft(x)

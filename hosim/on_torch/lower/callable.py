@@ -197,7 +197,7 @@ class OffloadedModel:
     @property
     def no_segments(self) -> str:
         """Why each op is launched by itself; empty where segments of them are launched as one."""
-        return "" if self.segments else self.executor.no_segments
+        return "" if self.segments else self.executor.recorder.no_segments
 
     @property
     def predicted_stall_ns(self) -> int:

@@ -96,7 +96,7 @@ OFFLOADING: tuple[Option, ...] = (
         bool,
         False,
         about="On a GPU, launch the ops between two cache ops as one call, as CUDA graphs do, from "
-        "the second call in a row on. ``segments`` of the result says how many calls there are, and "
+        "the second call on. ``segments`` of the result says how many calls there are, and "
         "``no_segments`` why there are none.",
     ),
     Option("name", about="What results call the workload; by default the class of the model."),
