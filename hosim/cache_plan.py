@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -11,7 +11,7 @@ from hosim.base.search_control import SearchRecord
 from hosim.base.whole_numbers import keep_whole, whole
 from hosim.data.derived import Deriving
 from hosim.data.field_kinds import keep_kinds
-from hosim.edits import Edits
+from hosim.edits import Edits, named_ops
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.plain_text import counted, named, printable, shown
@@ -25,6 +25,9 @@ AT_START = -1
 """``after`` of a cache op that is issued at time 0 (``null`` in the file)."""
 
 PREFETCH, STORE, DETACH = "prefetch", "store", "detach"
+
+LAUNCHED_ALONE = "launched_alone"
+"""The key of a workload's ``meta`` that names ops that are in no segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,3 +424,42 @@ class RuntimeFactory(Protocol):
 def counted_cache_ops(plan: Plan) -> str:
     """Return the number of a plan's cache ops of each kind, in words."""
     return ", ".join(counted(plan.count(op), op) for op in (PREFETCH, STORE, DETACH))
+
+
+def launched_alone(graph: Graph) -> frozenset[str]:
+    """The ops that the graph's ``meta`` names as those that no segment has."""
+    return named_ops(graph, LAUNCHED_ALONE) & graph.op_index.keys()
+
+
+def begin_segments(plan: Plan, device_tier: str, alone: Container[int]) -> list[bool]:
+    """Whether each op begins a segment: ops that follow one another in the graph's list and are
+    launched by one call (docs/contract.md, rule 23). Those of ``alone`` are each by themselves.
+
+    A segment ends before cache ops, before an op that waits for a copy, and after the last use of a
+    tensor that the plan moves.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> for name in "fghi":
+    ...     _ = b.op(name, "m", outputs=[b.tensor(f"of {name}", 4)])
+    >>> plan = Plan(b.build(), cache_ops=(CacheOp(STORE, 0, "hbm", "ddr", 1),))
+    >>> begin_segments(plan, "hbm", ()), begin_segments(plan, "hbm", {2})
+    ([True, True, True, False], [True, True, True, True])
+    """
+    graph = plan.graph
+    moved = {cache_op.tensor for cache_op in plan.cache_ops}
+    brought: dict[int, set[int]] = {}
+    for cache_op in plan.cache_ops:
+        there = brought.setdefault(cache_op.after, set())
+        if cache_op.destination == device_tier:
+            there.add(cache_op.tensor)
+    arriving = set(brought.get(AT_START, ()))
+    found, is_next = [], True
+    for i, op in enumerate(graph.ops):
+        waits = not (arriving.isdisjoint(op.reads) and moved.isdisjoint(op.writes))
+        found.append(is_next or waits or i in alone)
+        arriving.difference_update(op.reads)
+        arriving.update(brought.get(i, ()))
+        is_next = i in alone or i in brought
+        is_next |= any([t in moved and graph.users[t][-1] == i for t in op.uses])
+    return found

@@ -151,8 +151,12 @@ def is_random(graph: Graph, op: Op) -> bool:
 
 
 def _random(graph: Graph) -> frozenset[str]:
-    """The ops that the graph's ``meta`` names as random ones."""
-    listed = graph.meta.get(RANDOM)
+    return named_ops(graph, RANDOM)
+
+
+def named_ops(graph: Graph, key: str) -> frozenset[str]:
+    """The names of ops that stand in the graph's ``meta`` under a key."""
+    listed = graph.meta.get(key)
     return frozenset(
         [name for name in listed if isinstance(name, str)]
         if isinstance(listed, (list, tuple))

@@ -89,6 +89,9 @@ class Runtime:
         rule 23).
     host_copy
         Nanoseconds that the call of a copy takes beyond that.
+    segments
+        Whether the ops between two cache ops are launched by one call, as a graph that was captured
+        is.
     ahead, gathers
         So many ops, and gathers whose results are in use, the host is ahead of the device at most;
         0: without end.
@@ -176,6 +179,7 @@ class Runtime:
     exposed: RuntimeFigure = NONE
     host: RuntimeFigure = NONE
     host_copy: RuntimeFigure = NONE
+    segments: bool = False
     ahead: RuntimeFigure = NONE
     gathers: RuntimeFigure = NONE
     stores: RuntimeFigure = NONE
@@ -231,6 +235,10 @@ class Runtime:
         if self.pins_once and not self.pins:
             raise HardwareError(
                 "expected pins beside it, which say what is pinned", where="pins_once"
+            )
+        if self.segments and not self.host.value:
+            raise HardwareError(
+                "expected host beside it, which says what a call takes", where="segments"
             )
         if bool(self.copy_time.value) > bool(self.cache_copy.value):
             raise HardwareError("expected cache_copy beside it", where="copy_time")
@@ -288,6 +296,7 @@ class Runtime:
             if self.host_copy.value
             else []
         )
+        said += ["ops between cache ops are one call"] if self.segments else []
         said += [
             f"the host is {figure.value:g} {what} ahead at most"
             for figure, what in self._limits

@@ -180,7 +180,9 @@ class _DrawnReplay(LoopReplay):
         self._sent = {
             i: self._flowing("send", i) for i in range(cells["ops"]) if cells["send_class"][i] >= 0
         }
-        self._host_ns, self._host_copies = cells["host_ns"][0], np.array(cells["host_copies"], "q")
+        self._host_ns, self._host_copies = (
+            np.array(cells[name], "q") for name in ("host_ns", "host_copies")
+        )
         pace = np.asarray(cells["pace_of"])[: cells["ops"]]
         self._least = np.where(
             pace < 0, 0, np.asarray(cells["launch"])[np.maximum(pace, 0)] + 1
@@ -232,9 +234,10 @@ class _DrawnReplay(LoopReplay):
             np.where(said > 0, np.maximum(durations, np.minimum(self._least, said)), durations)
         )
         if cells["hosted"]:
-            ns = round(self._host_ns * self._calls[d])
-            cells["host_ns"] = longs([ns])
-            cells["host_copies"] = longs(self._host_copies + self._called * (ns - self._host_ns))
+            said = self._host_ns.max(initial=0)  # of the first op, which no other one launches
+            ns = round(said * self._calls[d])
+            cells["host_ns"] = longs(np.where(self._host_ns > 0, ns, 0))
+            cells["host_copies"] = longs(self._host_copies + self._called * (ns - said))
         self._copies = lambda channel, t: self._factors[channel, self.plan.graph.tensors[t].kind][d]
         self._put_limbs(
             "move",

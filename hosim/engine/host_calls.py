@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hosim.analysis.costmodel.transfers import NS_PER_S
-from hosim.cache_plan import AT_START, DETACH, STORE, Plan
+from hosim.cache_plan import AT_START, DETACH, STORE, Plan, begin_segments, launched_alone
 from hosim.data.runtime import COPIES, Runtime
 from hosim.engine.event_loop import flags, ints, longs
 from hosim.engine.flow_table import TOO_LARGE, UncoveredError
@@ -32,13 +32,13 @@ class HostCalls:
     then the cache ops after it.
 
     A place is the position of an op, or ``AT_START``; lists have it at its place + 1. ``op_ns`` is
-    what the call of the op takes, and ``copy_ns`` what those of the cache ops there take together,
-    pinning included. The call of an op begins once ``awaits`` have ended. After it the host waits
-    for the op's end if it is one of ``blocking``, and after the calls of the cache ops for the end
-    of those in ``waits``.
+    what the call of each op takes (0 for one that the call of an earlier one launches), and
+    ``copy_ns`` what those of the cache ops there take together, pinning included. The call of an
+    op begins once ``awaits`` have ended. After it the host waits for the op's end if it is one of
+    ``blocking``, and after the calls of the cache ops for the end of those in ``waits``.
     """
 
-    op_ns: int
+    op_ns: tuple[int, ...]
     copy_ns: tuple[int, ...]
     awaits: tuple[tuple[int, ...], ...]
     blocking: frozenset[int]
@@ -68,13 +68,31 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
         stores = _stores_of_activations(plan)
         for earlier, k in zip(stores, stores[most:], strict=False):
             waits[plan.cache_ops[k].after + 1].append(earlier)
-    return HostCalls(
+    ops, awaits, takes = (
+        len(plan.graph.ops),
+        _awaits(plan.graph, runtime),
         round(runtime.host.value),
+    )
+    begins = _begins(plan, hardware, runtime) if runtime.segments else [True] * ops
+    return HostCalls(
+        tuple([takes if begun else 0 for begun in begins]),
         tuple(copies),
-        ((), *_awaits(plan.graph, runtime)),
+        ((), *[() if not begun else each for begun, each in zip(begins, awaits, strict=True)]),
         frozenset([i for i, op in enumerate(plan.graph.ops.each()) if op.kind in runtime.blocks]),
         tuple(map(tuple, waits)),
     )
+
+
+def _begins(plan: Plan, hardware: Hardware, runtime: Runtime) -> list[bool]:
+    """Whether the host calls each op, where a segment of ops is one call: what it waits for, or
+    what waits for it, and what another processor runs is in none.
+    """
+    graph, held_back = plan.graph, {*runtime.blocks}
+    if runtime.gathers.value:
+        held_back |= GATHERS
+    alone = {i for i, op in enumerate(graph.ops.each()) if op.kind in held_back}
+    alone.update(graph.elsewhere, [graph.op_index[name] for name in launched_alone(graph)])
+    return begin_segments(plan, hardware.device_tier, alone)
 
 
 def _stores_of_activations(plan: Plan) -> list[int]:
@@ -132,12 +150,12 @@ def host_cells(calls: HostCalls | None, order: npt.NDArray[Any]) -> dict[str, An
     if calls is None:
         return NO_HOST
     ops, move = len(calls.copy_ns) - 1, np.argsort(order)
-    if calls.op_ns * ops + sum(calls.copy_ns) >= LONGEST_NS:
+    if sum(calls.op_ns) + sum(calls.copy_ns) >= LONGEST_NS:
         raise UncoveredError(TOO_LARGE)
     awaited, waits = calls.awaits[1:], [[move[k] for k in listed] for listed in calls.waits]
     return {
         "hosted": ops,
-        "host_ns": longs([calls.op_ns]),
+        "host_ns": longs(calls.op_ns),
         "host_copies": longs(calls.copy_ns),
         "host_blocks": flags([i in calls.blocking for i in range(ops)]),
         "host_await_from": ints(accumulate(map(len, awaited), initial=0)),
@@ -187,7 +205,7 @@ def called_at(calls: HostCalls, op_ends: Sequence[int], copy_ends: Mapping[int, 
     now = max([now, *[copy_ends[k] for k in calls.waits[AT_START + 1] if k in copy_ends]])
     found = []
     for i, end in enumerate(op_ends):
-        now = max([now, *[op_ends[j] for j in calls.awaits[i + 1]]]) + calls.op_ns
+        now = max([now, *[op_ends[j] for j in calls.awaits[i + 1]]]) + calls.op_ns[i]
         found.append(now)
         if i in calls.blocking:
             now = max(now, end)
@@ -224,7 +242,7 @@ class HostThread:
             if self._over is None:
                 if is_op and not all(map(self._has_ended, calls.awaits[place])):
                     return 0
-                takes = calls.op_ns if is_op else calls.copy_ns[place]
+                takes = calls.op_ns[place - 1] if is_op else calls.copy_ns[place]
                 self._over = now + takes
                 if takes:
                     return takes

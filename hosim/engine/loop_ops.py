@@ -50,7 +50,9 @@ class LoopOps(LoopTransfers):
             if self.host_over[0] < 0:
                 if by_op and not self.may_call(place - 1):
                     return
-                self.host_over[0] = now + (self.host_ns[0] if by_op else self.host_copies[place])
+                self.host_over[0] = now + (
+                    self.host_ns[place - 1] if by_op else self.host_copies[place]
+                )
             if now < self.host_over[0]:
                 return
             if by_op:

@@ -320,7 +320,8 @@ class _Host:
             return called
         copy_ends = {transfer.cache_op: transfer.end_ns for transfer in self._timeline.transfers}
         at = called_at(calls, self._timeline.op_end_ns, copy_ends)
-        return [max(least, over - calls.op_ns) for least, over in zip(called, at, strict=True)]
+        begun = [over - takes for over, takes in zip(at, calls.op_ns, strict=True)]
+        return list(map(max, called, begun))
 
     def run(self) -> str | None:
         """Go to the end; returns who wanted how much where there was no room."""

@@ -208,7 +208,7 @@ def _host(hardware: Hardware) -> Iterator[_MoreOf]:
     if runtime is None:
         return
     without = {
-        "host": replace(runtime, host=NONE, host_copy=NONE),
+        "host": replace(runtime, host=NONE, host_copy=NONE, segments=False),
         "ahead": replace(runtime, ahead=NONE),
         "gathers": replace(runtime, gathers=NONE),
         "stores": replace(runtime, stores=NONE),

@@ -170,12 +170,13 @@ def hosts(draw):
         blocks=tuple(blocks),
         pins=pins,
         pins_once=bool(pins) and draw(st.booleans()),
+        segments=bool(figures["host"]) and draw(st.booleans()),
         **{name: RuntimeFigure(float(value)) for name, value in figures.items()},
     )
 
 
-@given(cases(max_ops=9, max_streams=3, roomy=None), hosts(), st.integers(0, 3))
-def test_legal_plans_under_a_host(case, host, gathers):
+@given(cases(max_ops=9, max_streams=3, roomy=None), hosts(), st.integers(0, 3), st.integers(2, 9))
+def test_legal_plans_under_a_host(case, host, gathers, alone):
     graph, machine, plan = case
     ops = tuple(
         [
@@ -183,7 +184,9 @@ def test_legal_plans_under_a_host(case, host, gathers):
             for i, op in enumerate(graph.ops)
         ]
     )
-    compare(replace(plan, graph=replace(graph, ops=ops)), replace(machine, software=host), None)
+    meta = {"launched_alone": [op.name for op in ops[alone::alone]]}
+    graph = replace(graph, ops=ops, meta=meta)
+    compare(replace(plan, graph=graph), replace(machine, software=host), None)
 
 
 @given(st.data())

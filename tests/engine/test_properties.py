@@ -11,7 +11,8 @@ from hosim.analysis import idle_below, static_peak
 from hosim.analysis.costmodel import op_durations
 from hosim.analysis.lower_bounds import lower_bound_ns
 from hosim.analysis.verifying import verify
-from hosim.cache_plan import DETACH, Plan
+from hosim.cache_plan import DETACH, LAUNCHED_ALONE, Plan
+from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.engine import replay
 from hosim.errors import PlanError
 from hosim.graph import Graph
@@ -127,6 +128,24 @@ def test_more_bandwidth_lengthens_nothing(case, data):
     slow_result, quick_result = replay(plan, machine), replay(plan, quick)
     assert slow_result.stall_ns["capacity"] == 0
     assert quick_result.makespan_ns <= slow_result.makespan_ns
+
+
+@given(cases(max_ops=9, roomy=True).filter(_in_one_order), st.integers(1, 40), st.data())
+def test_segments_lengthen_nothing(case, host_ns, data):
+    """Nothing is called later where one call launches several ops, and each cut has its price."""
+    graph, machine, plan = case
+    called = Runtime("drawn", host=RuntimeFigure(float(host_ns)))
+    machine = replace(
+        machine,
+        channels=tuple(replace(c, engines=1) for c in machine.channels),
+        software=replace(called, host_copy=RuntimeFigure(float(data.draw(st.integers(0, 9))))),
+    )
+    alone = data.draw(st.sets(st.sampled_from([op.name for op in graph.ops])))
+    cut = replace(plan, graph=replace(graph, meta={LAUNCHED_ALONE: sorted(alone)}))
+    grouped = replace(machine, software=replace(machine.software, segments=True))
+    runs = replay(plan, grouped), replay(cut, grouped), replay(plan, machine)
+    assert all(run.stall_ns["capacity"] == 0 for run in runs)
+    assert runs[0].makespan_ns <= runs[1].makespan_ns <= runs[2].makespan_ns
 
 
 @given(anything, st.data())

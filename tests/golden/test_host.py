@@ -11,12 +11,12 @@ from rendered import facts
 from hosim.data.runtime import Runtime, RuntimeFigure
 
 
-def under(blocks=(), pins=(), pins_once=False, **figures):
+def under(blocks=(), pins=(), pins_once=False, segments=False, **figures):
     """A machine under a runtime of these figures."""
     found = {name: RuntimeFigure(float(value)) for name, value in figures.items()}
+    flags = {"pins_once": pins_once, "segments": segments}
     return replace(
-        machine(),
-        software=Runtime("by hand", "", blocks=blocks, pins=pins, pins_once=pins_once, **found),
+        machine(), software=Runtime("by hand", "", blocks=blocks, pins=pins, **flags, **found)
     )
 
 
@@ -122,6 +122,63 @@ def test_a_host_is_so_many_ops_ahead_at_most():
         plan(graph), under(host=10, ahead=1)
     )  # one: each op waits for the call that began when the one before had ended
     assert once.ops == {"f": (10, 30), "g": (40, 60), "h": (70, 90), "i": (100, 120)}
+
+
+def test_ops_between_cache_ops_are_one_call():
+    """Each op reads a weight of its own, that of i is a. Segments: f and g, called by 10; the
+    prefetch of a, after g, by 20; h by 30; i, which waits for a, by 40; j and k by 50, after the
+    last use of a.
+
+    a is issued when g ends at 20 and flows until 40. h runs from 30 to 35, i from 40, j from 50.
+    One by one the calls are over at 10, 20, 30 (a), 40, 50, 60 and 70: k ends at 75. With a on the
+    device k ends at 65, and with one call, over at 10, at 40.
+    """
+    homes = {"ddr": [("prefetch a", "g"), ("detach a", "i")], "hbm": []}
+    runs = {}
+    for home, moves in homes.items():
+        weights = {f: "a" if f == "i" else f"of {f}" for f in "fghijk"}
+        ops = {f: {"ns": 5, "inputs": [weight]} for f, weight in weights.items()}
+        tensors = dict.fromkeys(weights.values(), (10, "parameter", "hbm"))
+        tensors["a"] = (20, "parameter", home)
+        the_plan = plan(workload(tensors, ops), *moves)
+        for segments in (False, True):
+            runs[home, segments] = replayed(the_plan, under(host=10, segments=segments))
+    done = runs["ddr", True]
+    assert done.moves == [("prefetch", "a", 20, 20, 40)]
+    assert done.ops == {
+        "f": (10, 15),
+        "g": (15, 20),
+        "h": (30, 35),
+        "i": (40, 45),
+        "j": (50, 55),
+        "k": (55, 60),
+    }
+    assert done.stalls == {"runtime": 10 + 10 + 5 + 5}
+    ends = {key: run.ops["k"][1] for key, run in runs.items()}
+    assert ends == {("ddr", False): 75, ("ddr", True): 60, ("hbm", False): 65, ("hbm", True): 40}
+
+
+def test_what_is_in_no_segment():
+    """f and g are called by 10; item by 20, which the host reads at its end, 25; h by 35, then u,
+    which the workload says is launched alone, by 45, and i and j by 55.
+
+    One op ahead, the call of f, g and h waits for none of them.
+    """
+    ops = {name: {"ns": 5} for name in ("f", "g", "item", "h", "u", "i", "j")}
+    ops["item"]["kind"] = "item"
+    graph = replace(workload({}, ops), meta={"launched_alone": ["u", "of another graph"]})
+    done = replayed(plan(graph), under(host=10, segments=True, blocks=("item",)))
+    assert done.ops == {
+        "f": (10, 15),
+        "g": (15, 20),
+        "item": (20, 25),
+        "h": (35, 40),
+        "u": (45, 50),
+        "i": (55, 60),
+        "j": (60, 65),
+    }
+    few = plan(workload({}, {name: {"ns": 20} for name in "fgh"}))
+    assert replayed(few, under(host=10, segments=True, ahead=1)).ops["h"] == (50, 70)
 
 
 def test_a_gather_waits_until_an_earlier_one_is_used_up():

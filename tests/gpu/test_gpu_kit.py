@@ -27,11 +27,11 @@ from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.io.importers.recordings import read_kernel_tables  # noqa: E402
 from hosim.on_torch.gpu import clocks, command, kernel_times, planning, running  # noqa: E402
-from hosim.on_torch.gpu.beside_kernels import beside  # noqa: E402
 from hosim.on_torch.gpu.captured_step import CapturedStep, DecoderModule, Work, captured, events_of  # noqa: E402
 from hosim.on_torch.gpu.functional_decoder import CONFIGS  # noqa: E402
 from hosim.on_torch.gpu.gpu_seam import CpuBackend, CudaBackend  # noqa: E402
 from hosim.on_torch.gpu.measured_machine import measured_machine  # noqa: E402
+from hosim.on_torch.gpu.measuring import beside  # noqa: E402
 from hosim.on_torch.gpu.output_files import write_json  # noqa: E402
 from hosim.on_torch.gpu.schemes import Workload  # noqa: E402
 from hosim.on_torch.gpu.summary_table import table  # noqa: E402

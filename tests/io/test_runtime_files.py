@@ -58,6 +58,8 @@ def test_the_shipped_ones() -> None:
         ({"pads": {"hidden": 256}}, "pads.intermediate"),
         ({"pins": ["detach"]}, "pins[0]"),
         ({"pins_once": True}, "pins_once"),
+        ({"segments": True}, "segments"),
+        ({"segments": "yes", "host": {"value": "5 us"}}, "segments"),
         ({"copy_time": {"value": "1 us"}}, "copy_time"),
         ({"copy_buffers": {"value": 0}}, "copy_buffers.value"),
         ({"graph_sizes": [1, 0]}, "graph_sizes[1]"),
@@ -237,3 +239,7 @@ def test_show_says_what_the_host_waits_for_and_pins(tmp_path) -> None:
     mine = str(tmp_path / "mine.yaml")
     assert "pins for   prefetch, store, once\n" in run("runtime", "show", mine, "--detail").output
     assert "pins for prefetch, store, once.\n" in run("runtime", "show", mine).output
+    launched = "format: hosim.runtime/1\nname: mine\nhost: {value: 5 us}\nsegments: true\n"
+    (tmp_path / "mine.yaml").write_text(launched)
+    shown = run("runtime", "show", mine, "--detail").output
+    assert "launches   ops between cache ops as one\n" in shown

@@ -160,6 +160,7 @@ class FakeCuda:
         self.index = self.used = 0
         self.fractions = [1.0] * devices
         self.scale = scale
+        self.untagged = {"waits_without_a_tag"}  # namespaces of ops that no capture may have
         self.op_ns, self.ns_per_byte, self.launch_ns, self.query_ns, self.record_ns = (
             op_ns,
             ns_per_byte,

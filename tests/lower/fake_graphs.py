@@ -67,7 +67,8 @@ class CUDAGraph:
     def note(self, func, args, kwargs, read, written):
         """An op under the capture: what it would give, without contents."""
         generator = kwargs.get("generator")
-        if LOOKS.intersection(func.tags) or any(map(self.cuda.is_hosts, (*read, *written))):
+        hosts = any(map(self.cuda.is_hosts, (*read, *written)))
+        if LOOKS.intersection(func.tags) or hosts or func.namespace in self.cuda.untagged:
             raise not_permitted()
         if generator is not None and generator._cdata not in self.generators:
             raise RuntimeError("Attempt to use a generator that no graph has registered")

@@ -190,7 +190,7 @@ def test_a_step_reserves_no_more_than_its_budget(monkeypatch):
         step(x=x)
         assert step.plan.count("store") > 5
         assert cuda.max_memory_reserved() <= 1.05 * step.result.budget_bytes
-        assert step.executor.hardware.software is step.executor.device.runtime
+        assert step.executor.hardware.software == step.executor.device.runtime
         assert step.result.stall_ns["runtime"] > 0  # ops wait for the host that launches them
     assert torch.equal(model.phase, eager.phase)
 
@@ -238,6 +238,34 @@ def test_a_step_whose_ops_are_launched_as_segments(fake, monkeypatch):
     assert max(launches[5:]) < launches[0] / 2
 
 
+def test_the_parts_of_a_step_in_turn_are_launched_as_segments(fake):
+    """Gradients are what the update writes by torch's schema, so that it runs op by op, beside the
+    pool of forward and backward.
+    """
+    hardware, ends = machine(), []
+    xs = [torch.linspace(-1, k, 16 * 64).reshape(16, 64) for k in range(1, 5)]
+
+    def loss(model, inputs):
+        return model(**inputs).square().mean()
+
+    for graphs in (False, True):
+        model, counts = Drops(), []
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+        options = {"hardware": hardware, "budget": "128 MiB", "policy": "resident", "loss": loss}
+        options |= {"optimizer": optimizer, "device": CudaDevice(hardware), "graphs": graphs}
+        torch.manual_seed(1)
+        with Launched(fake), hosim.offload(model, {"x": xs[0]}, **options) as step:
+            for x in xs:
+                losses = [step.backward(x=x).clone()]
+                counts.append(step.segments)
+                step.optimizer_step()
+                assert step.memory.held_bytes <= step.result.budget_bytes
+                optimizer.zero_grad()
+        assert counts == ([0, 1, 1, 1] if graphs else [0] * 4), step.no_segments
+        ends.append([*losses, *(p.detach() for p in model.parameters())])
+    assert all(map(torch.equal, *ends))
+
+
 class Views(torch.nn.Module):
     def forward(self, x):
         f = torch.fft.fft(x)
@@ -254,6 +282,57 @@ def test_results_of_segments_that_are_views(fake):
         assert model.segments, model.no_segments
     for x, results in zip(xs, found, strict=True):
         assert all(map(torch.equal, results, Views()(x)))
+
+
+@torch.library.custom_op("waits_without_a_tag::waits", mutates_args=())
+def waits(x: torch.Tensor) -> torch.Tensor:
+    """Looks at what a tensor contains, which no tag says."""
+    return x * float(x.sum())
+
+
+@waits.register_fake
+def _(x):
+    return torch.empty_like(x)
+
+
+class Looks(torch.nn.Module):
+    def forward(self, x):
+        return waits(torch.relu(x)).abs().sqrt()
+
+
+def test_an_op_that_cannot_be_captured_is_launched_with_all_others(fake):
+    hardware, xs = machine(), [torch.linspace(-1, k, 32) for k in range(1, 4)]
+    options = {"hardware": hardware, "budget": "128 MiB", "policy": "resident", "graphs": True}
+    device = CudaDevice(hardware)
+    with Launched(fake), hosim.offload(Looks(), {"x": xs[0]}, device=device, **options) as model:
+        found = [model(x=x).clone() for x in xs]
+        assert "op 'waits' cannot be captured: RuntimeError: " in model.no_segments
+    assert all(map(torch.equal, found, map(Looks(), xs)))
+
+
+def test_predictions_count_the_calls_of_segments(fake):
+    """Ten ops of 12 us each, or one call; op by op where a weight leaves the device, on which the
+    call begins.
+    """
+    hardware, x = machine(), torch.ones(4, 64)
+    layers = [torch.nn.Linear(64, 64, bias=False) for _ in range(10)]
+
+    def predicted(graphs, **options):
+        device, model = CudaDevice(hardware), torch.nn.Sequential(*layers)
+        options |= {"hardware": hardware, "device": device, "graphs": graphs}
+        with Launched(fake), hosim.offload(model, x, **options) as offloaded:
+            for _ in range(3):
+                offloaded(x)
+            assert bool(offloaded.segments) is (graphs and "plan" not in options)
+            return offloaded.plan, offloaded.predicted_makespan_ns
+
+    (plan, whole), (_, one_by_one) = (predicted(g, policy="resident") for g in (True, False))
+    assert one_by_one - 10 * 12_000 == (whole - 12_000) / 10  # one op after its call; all of them
+    (t,) = (t for t, one in enumerate(plan.graph.tensors) if one.name == "3.weight")
+    moves = (CacheOp(STORE, t, "hbm", "ddr", 3), CacheOp(DETACH, t, "hbm", None, 4))
+    back = CacheOp(PREFETCH, t, "ddr", "hbm", 9), CacheOp(DETACH, t, "ddr", None, 9)
+    leaves = replace(plan, cache_ops=(*moves, *back))
+    assert len({predicted(graphs, plan=leaves)[1] for graphs in (True, False)}) == 1
 
 
 class Mixed(torch.nn.Module):
@@ -275,17 +354,22 @@ class Mixed(torch.nn.Module):
 
 def test_a_plan_is_made_for_the_host_that_launches_it(fake):
     """The planner takes small weights with the large ones where launching is free, and fewer
-    where each copy takes the host 42 us.
+    where each copy takes the host 42 us; another plan where a segment is one call, which each copy
+    cuts.
     """
     free = machine(rate=5 * 10**10)
     device = CudaDevice(free)
     launched = machine_under(free, device.runtime)
     graph = program_of(Mixed(), torch.zeros(512, 256), "mixed").graph
     budget = static_peak(graph).bytes // 2
-    for_free, for_launched = (planned(graph, one, budget)[0] for one in (free, launched))
+    grouped = replace(launched, software=replace(launched.software, segments=True))
+    machines = free, launched, grouped
+    plans = for_free, for_launched, for_grouped = [planned(graph, m, budget)[0] for m in machines]
     assert len(for_launched.cache_ops) < len(for_free.cache_ops)
-    times = [replay(plan, launched, budget).makespan_ns for plan in (for_launched, for_free)]
-    assert times[0] < times[1]
+    for own, machine_of_it in ((for_launched, launched), (for_grouped, grouped)):
+        times = [replay(plan, machine_of_it, budget).makespan_ns for plan in plans]
+        assert replay(own, machine_of_it, budget).makespan_ns == min(times)
+    assert len(for_grouped.cache_ops) < len(for_free.cache_ops)
 
 
 def test_what_a_dead_tensor_still_holds_counts(fake):

@@ -184,7 +184,7 @@ def replayed(plan, cuda, folder, times=4):
         results = [executor.run({x: X + n})[0] for n in range(times)]
         results = [one.clone() for one in results]
         segments = executor.segments and executor.segments.count
-        reason = executor.no_segments
+        reason = executor.recorder.no_segments
     return results, list(values.values()), segments, reason
 
 
@@ -248,13 +248,13 @@ def test_two_plans_in_turn_whose_segments_run_as_one(cuda):
             results += [one.run({x: X})[0] for _ in range(3)]
             other.take_over(one)
             assert one.segments is None
-            assert one.no_segments
+            assert one.recorder.no_segments
             results += [other.run({x: X})[0] for _ in range(3)]
             sizes = {n: value.untyped_storage().nbytes() for n, value in values.items()}
             assert [size for name, size in sizes.items() if "state" in name] == [0]
             one.take_over(other)
         one.run({x: X}, record=True)
-        assert one.no_segments
+        assert one.recorder.no_segments
         results = [result.clone() for result in results]
     assert all(torch.equal(result, wanted(X).detach()) for result in results)
 

@@ -51,9 +51,44 @@ class NaiveHost:
             )
         return each
 
+    def is_alone(self, i):
+        """Whether an op is never part of a segment."""
+        op, limited = self.ops[i], self.host.gathers.value and "all_gather" in self.ops[i].kind
+        said = op.name in self.graph.meta.get("launched_alone", ())
+        return bool(op.kind in self.host.blocks or limited or op.processor or said)
+
+    def waits_for_a_copy(self, i):
+        moved = {c.tensor for c in self.plan.cache_ops}
+        if moved & {*self.ops[i].outputs, *self.ops[i].mutates}:
+            return True
+        for t in (*self.ops[i].inputs, *self.ops[i].mutates):
+            up = [
+                c.after
+                for c in self.plan.cache_ops
+                if c.tensor == t and c.destination == self.hw.device_tier and c.after < i
+            ]
+            since = self.ops[max(up) + 1 : i] if up else ()
+            if up and not any(t in (*op.inputs, *op.mutates) for op in since):
+                return True
+        return False
+
+    def gives_back(self, i):
+        """Whether an op is the last one to use a tensor that the plan moves."""
+        moved = {c.tensor for c in self.plan.cache_ops}
+        later = {t for op in self.ops[i + 1 :] for t in (*op.inputs, *op.outputs, *op.mutates)}
+        op = self.ops[i]
+        return bool(moved & {*op.inputs, *op.outputs, *op.mutates} - later)
+
+    def is_launched(self, i):
+        """Whether an op has a call of its own, and is not launched by that of an earlier one."""
+        if not self.host.segments or i == 0:
+            return True
+        ends = any(c.after == i - 1 for c in self.plan.cache_ops) or self.gives_back(i - 1)
+        return ends or self.is_alone(i - 1) or self.is_alone(i) or self.waits_for_a_copy(i)
+
     def may_call(self, what, at):
         """Whether a call may begin: the device is not too far behind."""
-        if what != "op":
+        if what != "op" or not self.is_launched(at):
             return True
         ahead, most = int(self.host.ahead.value), int(self.host.gathers.value)
         if ahead and at - ahead >= 0 and not self.ended[at - ahead]:
@@ -92,7 +127,7 @@ class NaiveHost:
                 if not self.may_call(what, at):
                     break
                 of_copy = int(self.host.host_copy.value)
-                takes = [0]
+                takes = [0] if what == "copies" or self.is_launched(at) else []
                 if what == "copies":
                     takes = [of_copy + self.pinning(k) for k in self.copies_at(at)]
                 self.call_over = self.now + sum(int(self.host.host.value) + each for each in takes)

@@ -118,6 +118,7 @@ TABLE = KeyTable(
     Key("blocks", several(NAME), brief=True),
     Key("pins", several(literal(*COPIES)), brief=True),
     Key("pins_once", FLAG, brief=True),
+    Key("segments", FLAG, brief=True),
     *_keys(),
 )
 

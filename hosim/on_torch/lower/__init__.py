@@ -9,8 +9,7 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.on_torch.lower.exported_call import inference
     from hosim.on_torch.lower.guard import Guard, require_free
-    from hosim.on_torch.lower.insert import Barrier, barriers, insert
-    from hosim.on_torch.lower.nodes import is_cache_node, number_of
+    from hosim.on_torch.lower.insert import Barrier, barriers, insert, is_cache_node, number_of
     from hosim.on_torch.lower.offloaded_step import OffloadedStep, training
     from hosim.on_torch.lower.offloading import (
         OFFLOADING,
@@ -35,8 +34,7 @@ else:
         {
             "exported_call": "inference",
             "guard": "Guard require_free",
-            "insert": "Barrier barriers insert",
-            "nodes": "is_cache_node number_of",
+            "insert": "Barrier barriers insert is_cache_node number_of",
             "offloaded_step": "OffloadedStep training",
             "offloading": "OFFLOADING Replayed machine_of offload planned rule_of within_reserved",
             "order": "order_of",

@@ -197,12 +197,12 @@ class OffloadedModel:
     @property
     def no_segments(self) -> str:
         """Why each op is launched by itself; empty where segments of them are launched as one."""
-        return "" if self.segments else self.executor.no_segments
+        return "" if self.segments else self.executor.recorder.no_segments
 
     @property
     def predicted_stall_ns(self) -> int:
         """The predicted stall, with the times of the hardware profile; on a GPU also for the host,
-        which launches ops and copies one by one.
+        which launches ops, or segments of them, and copies.
         """
         return sum(self.result.stall_ns.values())
 
@@ -261,7 +261,7 @@ class OffloadedModel:
             )
         planned = [one.whole for one in self._sized.values()]
         program = at_home(captured.program, planned, self._hardware.device_tier)
-        plan, result = self._planner(program.graph)
+        plan, result = self._planner(program)
         return Sized(captured, self._under(program, plan, result, captured.inputs), {})
 
     def _under(

@@ -170,7 +170,7 @@ class OffloadedGenerator(OffloadedModel):
             [self._whole, *(one.planned for one in self._programs.values())],
             self._hardware.device_tier,
         )
-        plan, result = self._planner(program.graph)
+        plan, result = self._planner(program)
         planned = self._under(program, plan, result, traced.inputs)
         return _Program(planned, traced)
 

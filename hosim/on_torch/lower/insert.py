@@ -16,13 +16,14 @@ import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
+from typing import Any
 
 from torch.fx import Graph, GraphModule, Node
 
-from hosim.cache_plan import AT_START, PREFETCH, Plan
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp, Plan
 from hosim.errors import PlanError
 from hosim.graph import Op
-from hosim.on_torch.lower import nodes
+from hosim.io import importers
 from hosim.on_torch.lower.torch_program import TorchProgram
 from hosim.processors import refuse_other_processors
 
@@ -265,7 +266,7 @@ class _Pass:
             self.env[node].name = node.name
         for t, tiers in sorted(self.plan.initial.items()):
             if tiers != (self.device_tier,) and t in self.root:
-                nodes.add_initial(self.graph, self.root[t], tiers)
+                _add_initial(self.graph, self.root[t], tiers)
         self.cache_ops(AT_START)
         for node in self.order(output):
             self.copy(node)
@@ -329,7 +330,7 @@ class _Pass:
         if copied is self.root[tensor]:  # type: ignore[index]
             return prefetch
         if (copied, prefetch) not in self.ready:
-            made = nodes.add_ready(self.graph, copied, prefetch)
+            made = _add_ready(self.graph, copied, prefetch)
             self.ready[copied, prefetch] = made
             self.tensor_of[made.name] = tensor  # type: ignore[assignment]
         return self.ready[copied, prefetch]
@@ -341,7 +342,7 @@ class _Pass:
             t = cache_op.tensor
             if t not in self.root:
                 self.take(t)
-            made = nodes.add(self.graph, cache_op, k, self.fresh.get(t, self.root[t]))
+            made = _add(self.graph, cache_op, k, self.fresh.get(t, self.root[t]))
             self.cache_op_of[made.name] = k
             if cache_op.op == PREFETCH:
                 self.tensor_of[made.name] = t
@@ -381,11 +382,11 @@ def _barriers(lowered: Lowered) -> Iterator[Barrier]:
             for n in (node, *node.all_input_nodes)
             if (t := lowered.tensor_of.get(n.name)) is not None
         )
-        if not nodes.is_cache_node(node.target):
+        if not is_cache_node(node.target):
             for t in taken:
                 used.setdefault(t, []).append(node.name)
             continue
-        if node.target is nodes.READY:
+        if node.target is importers.ready:
             continue
         (t,) = taken
         if t in open_:
@@ -398,3 +399,45 @@ def _barriers(lowered: Lowered) -> Iterator[Barrier]:
             (),
         )
     yield from (replace(barrier, after=tuple(used.get(t, ()))) for t, barrier in open_.items())
+
+
+# -- cache ops as nodes: the ops themselves are those of hosim.io.importers
+# --------------------------------------------------------------------------------------------------
+
+
+is_cache_node = importers.is_cache_node
+
+_NUMBERED = (importers.prefetch, importers.store, importers.detach)
+
+
+def number_of(node: Node) -> int | None:
+    """The position in the plan of a node's cache op; ``None`` for every other node, including
+    ``ready`` and ``initial``.
+    """
+    return int(node.args[-1]) if node.op == "call_function" and node.target in _NUMBERED else None
+
+
+def _add(graph: Graph, cache_op: CacheOp, number: int, x: Node) -> Node:
+    """Insert the node of a cache op on the storage of ``x`` at the graph's insertion point."""
+    name = f"{cache_op.op}_op_{number}"
+    if cache_op.op == DETACH:
+        return _node(graph, importers.detach, (x, cache_op.source, number), name, None)
+    target = importers.prefetch if cache_op.op == PREFETCH else importers.store
+    arguments = (x, cache_op.source, cache_op.destination, number)
+    return _node(graph, target, arguments, name, x if cache_op.op == PREFETCH else None)
+
+
+def _add_ready(graph: Graph, view: Node, prefetched: Node) -> Node:
+    """The node that gives ``view`` to consumers that have to wait for a prefetch of its storage."""
+    return _node(graph, importers.ready, (view, prefetched), f"{view.name}_ready", view)
+
+
+def _add_initial(graph: Graph, x: Node, tiers: tuple[str, ...]) -> Node:
+    """The node that says where the storage of ``x`` has valid copies at time 0."""
+    return _node(graph, importers.initial, (x, list(tiers)), f"{x.name}_initial", None)
+
+
+def _node(graph: Graph, target: Any, args: tuple[Any, ...], name: str, like: Node | None) -> Node:
+    node = graph.create_node("call_function", target, args, name=name)
+    node.meta["val"] = None if like is None else like.meta.get("val")
+    return node

@@ -242,7 +242,7 @@ class OffloadedStep(OffloadedModel):
             program = at_home(
                 program, [self._now.whole, *self._now.parts.values()], self._hardware.device_tier
             )
-            plan, result = self._planner(program.graph)
+            plan, result = self._planner(program)
             inputs = [
                 one.placeholder
                 for one in program.givens

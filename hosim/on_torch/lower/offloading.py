@@ -33,6 +33,7 @@ from hosim.units import human_size
 if TYPE_CHECKING:
     from hosim.on_torch.lower.callable import OffloadedModel
     from hosim.on_torch.lower.tiers import Device
+    from hosim.on_torch.lower.torch_program import TorchProgram
 
 _SHARES = (1.0, 0.97, 0.93, 0.85, 0.7, 0.5, 0.3)
 """Shares of the budget that a policy gets in turn, until its plan also fits in program order."""
@@ -95,7 +96,7 @@ OFFLOADING: tuple[Option, ...] = (
         bool,
         False,
         about="On a GPU, launch the ops between two cache ops as one call, as CUDA graphs do, from "
-        "the second call in a row on. ``segments`` of the result says how many calls there are, and "
+        "the second call on. ``segments`` of the result says how many calls there are, and "
         "``no_segments`` why there are none.",
     ),
     Option("name", about="What results call the workload; by default the class of the model."),
@@ -234,16 +235,23 @@ def offload(
         budget_bytes = wanted.of(graph, machine)[1]
         check = rule_of(runs_on.allocator)
 
-        def planner(part: Graph) -> tuple[Plan, Result]:
+        def planner(part: TorchProgram) -> tuple[Plan, Result]:
             made = asked.policy, asked.parameters or {}
+
+            def plan_on(machine: Hardware) -> tuple[Plan, Result]:
+                return planned(part.graph, machine, budget_bytes, *made, replayed=check)
+
             with in_cell() as tell:
                 tell(f"planning {title} with {asked.policy}")
-                return planned(part, machine, budget_bytes, *made, replayed=check)
+                return as_launched(part, machine, plan_on)
 
         if plan is None:
-            plan, result = planner(graph)
+            plan, result = planner(captured.program)
         else:
-            result = check(plan, machine, budget_bytes)
+            given = plan
+            _, result = as_launched(
+                captured.program, machine, lambda on: (given, check(given, on, budget_bytes))
+            )
             if not result.feasible:
                 raise InfeasibleError(str(result.error))
         kind: Any = callables.OffloadedModel
@@ -303,6 +311,25 @@ def machine_of(
     if device.type == "cpu":
         return CpuDevice(hardware, directories=directories)
     raise InputError(f"plans run on GPUs and CPUs, not on {device}", source="device")
+
+
+def as_launched(
+    program: TorchProgram,
+    hardware: Hardware,
+    plan_on: Callable[[Hardware], tuple[Plan, Result]],
+) -> tuple[Plan, Result]:
+    """A plan for a program on a machine, and its replay; for a host that launches ops one by one
+    where segments of them cannot be launched under that plan.
+    """
+    from hosim.on_torch.lower.segments import why_one_by_one
+
+    plan, result = plan_on(hardware)
+    runtime = hardware.software
+    if runtime is None or not runtime.segments:
+        return plan, result
+    if not why_one_by_one(program, plan, hardware.device_tier, result.budget_bytes):
+        return plan, result
+    return plan_on(replace(hardware, software=replace(runtime, segments=False)))
 
 
 def planned(

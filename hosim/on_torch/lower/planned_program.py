@@ -21,8 +21,8 @@ from hosim.on_torch.lower.torch_program import TorchProgram
 from hosim.plain_text import shown
 from hosim.result import Result
 
-Planner = Callable[[Graph], tuple[Plan, Result]]
-"""Plans a graph within the budget that all programs of one model have."""
+Planner = Callable[[TorchProgram], tuple[Plan, Result]]
+"""Plans a program within the budget that all programs of one model have."""
 
 
 def at_home(

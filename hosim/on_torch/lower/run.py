@@ -26,7 +26,7 @@ from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Hardware
 from hosim.on_torch.lower.exchanges_under_way import ExchangesUnderWay
 from hosim.on_torch.lower.order import last_needs, levels, order_of, resident_bytes
-from hosim.on_torch.lower.segments import NOT_RECORDED, Segments, recorded
+from hosim.on_torch.lower.segments import Recorder, Segments
 from hosim.on_torch.lower.step_values import StepValues
 from hosim.on_torch.lower.tiers import (
     Chunks,
@@ -98,15 +98,25 @@ class Executor:
         self._chunks = Chunks(plan, hardware, device)
         self._labels = [Label(f"op {op.name!r}", op=i) for i, op in enumerate(plan.graph.ops)]
         self._placed: dict[str, Any] = {}
-        self._runs = 0
-        self.segments: Segments | None = None
-        self.no_segments = NOT_RECORDED
-        """Why ops are launched one by one; empty where segments of them are launched as one."""
+        most = max(self._default_levels.values(), default=self._resident_bytes)
+        self.recorder = Recorder(
+            lowered,
+            self._order,
+            self._values,
+            hardware.device_tier,
+            None if budget_bytes is None else budget_bytes - most,
+            most - self._resident_bytes,
+        )
         self.closed = False
         self.left: list[str] = []
         """The tensors for which there was no room when they were to be brought back."""
         self.left_for_host: list[str] = []
         """Those of ``left`` that belong in the host's memory, which has no room."""
+
+    @property
+    def segments(self) -> Segments | None:
+        """What launches segments of ops as one, if they are not launched one by one."""
+        return self.recorder.segments
 
     # -- what is there between runs
     # ----------------------------------------------------------------------------
@@ -197,10 +207,10 @@ class Executor:
         if self.closed or other.closed:
             raise ExecutionError("this executor is closed; make a new one")
         ours, theirs = self.lowered.tensor_of, other.lowered.tensor_of
-        other._forget_segments()  # what they keep is not there twice
         self._placed = {
             name: value for name, value in other._placed.items() if name in self._placeholders
         }
+        self.recorder.take_turns(other.recorder, self._on_device() == other._on_device())
         shared = {
             ours[name]: (theirs[name], ours[name], self._placed[name].untyped_storage())
             for name in self._placed
@@ -242,7 +252,7 @@ class Executor:
         try:
             for residents in self._holders:
                 residents.land()
-            self._forget_segments()
+            self.recorder.forget()
             for residents in self._holders:
                 lost += residents.bring_back(residents.kept())
             return lost
@@ -308,7 +318,8 @@ class Executor:
             else levels(self.lowered, steps, self.hardware.device_tier)
         )
         try:
-            self._record_segments(values, is_plain=order is None and not record)
+            is_plain = order is None and not record
+            self.recorder.begin(lambda: self._by_node(values), self.device, is_plain)
             inputs = self._place(values)
             self._values.kept.update(self._by_node(values))
             self.device.recording, self.device.budget_bytes = record, self._budget_bytes
@@ -346,28 +357,14 @@ class Executor:
             raise self._failed(error) from error
         return results
 
+    def _on_device(self) -> set[str]:
+        """The placed placeholders whose tensors are on the device between runs."""
+        held, of = self._plan.residency(self.hardware.device_tier), self.lowered.tensor_of
+        return {n for n in self._placed if self.hardware.device_tier in held.get(of.get(n, -1), ())}
+
     def _by_node(self, values: Mapping[str, Any]) -> dict[Node, Any]:
         """What is placed, and these values, by placeholder."""
         return {self._placeholders[n]: one for n, one in {**self._placed, **values}.items()}
-
-    def _record_segments(self, values: Mapping[str, Any], is_plain: bool) -> None:
-        """Record segments before the second of two runs; the first one warms libraries up. A run
-        whose times or order are asked for launches op by op.
-        """
-        if not is_plain:
-            self._forget_segments()
-            return
-        self._runs += 1
-        graphs = self.device.graphs() if self._runs == 2 else None
-        if graphs is not None:
-            self.device.wait()  # nothing is there any more that a call has left
-            most = max(self._default_levels.values(), default=self._resident_bytes)
-            room = None if self._budget_bytes is None else self._budget_bytes - most
-            made = self.lowered, self._order, self._values, self._by_node(values), graphs
-            self.segments, self.no_segments = recorded(*made, self.hardware.device_tier, room)
-
-    def _forget_segments(self) -> None:
-        self.segments, self.no_segments, self._runs = None, NOT_RECORDED, 0
 
     def _queue(self, node: Node, drops: Sequence[Node]) -> None:
         """Queue one step."""

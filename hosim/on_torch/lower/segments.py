@@ -13,23 +13,27 @@ call, as a learning rate, is launched by itself: a graph would keep the number.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from math import inf
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import torch
 from torch.fx import Node
 
-from hosim.cache_plan import DETACH
+from hosim.cache_plan import DETACH, Plan, begin_segments
 from hosim.on_torch.lower.devices import same_view
+from hosim.on_torch.lower.insert import Lowered, insert
 from hosim.on_torch.lower.op_schema import looks
-from hosim.on_torch.lower.order import StepOrder, last_needs
+from hosim.on_torch.lower.order import StepOrder, last_needs, levels, order_of, resident_bytes
 from hosim.on_torch.lower.step_values import StepValues
+from hosim.on_torch.lower.tiers import Device, in_one_line
+from hosim.on_torch.lower.torch_program import TorchProgram
 
 if TYPE_CHECKING:
     from hosim.on_torch.lower.devices import CudaGraphs
-    from hosim.on_torch.lower.insert import Lowered
 
-NOT_RECORDED = "graphs are not asked for, the device has none, or no program has run twice in a row"
+NOT_RECORDED = "graphs are not asked for, the device has none, or the program has not run twice"
 
 
 class Segments:
@@ -39,7 +43,9 @@ class Segments:
 
     def __init__(self, graphs: CudaGraphs, values: StepValues) -> None:
         self.inputs: dict[str, torch.Tensor] = {}
-        self._graphs = graphs
+        self.reached = ""
+        """The op that a recording has come to."""
+        self.graphs = graphs
         self._values = values
         self._graph_of: dict[Node, Any] = {}
         self._alone: dict[Node, dict[Node, Any]] = {}
@@ -106,12 +112,12 @@ class Segments:
         drops = last_needs(order.steps, order.sources)
         values.kept.update(given)
         try:
-            with self._graphs.recording():
+            with self.graphs.recording():
                 for one in lowered.program.givens:
                     if not one.own and isinstance(one.value, torch.Tensor):
                         (node,) = (n for n in given if n.name == one.placeholder)
-                        values.kept[node] = made = self._graphs.empty_like(given[node])
-                        self.inputs[node.name] = self._graphs.there(made)
+                        values.kept[node] = made = self.graphs.empty_like(given[node])
+                        self.inputs[node.name] = self.graphs.there(made)
                         del made
                 for group in _groups(lowered, order, numbers, device_tier):
                     self._record_group(lowered, group, order, drops, storages, device_tier, numbers)
@@ -134,6 +140,7 @@ class Segments:
 
         def launched() -> None:
             for one in group:
+                self.reached = one.name
                 values.keep(one, values.call(one))
                 values.drop(drops.get(one, ()))
 
@@ -145,11 +152,9 @@ class Segments:
                 storage = values.value(node.args[0]).untyped_storage()
                 if cache_op.destination == device_tier:
                     size = lowered.plan.graph.tensors[cache_op.tensor].size_bytes
-                    self._graphs.allocate(storage, size)
+                    self.graphs.allocate(storage, size)
                     storages.append(storage)
-                flat = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-                self._places[node] = self._graphs.there(flat).untyped_storage()
-                del flat
+                self._places[node] = self.graphs.storage_there(storage)
                 if cache_op.op == DETACH:
                     storage.resize_(0)
             values.drop(drops.get(node, ()))
@@ -157,7 +162,7 @@ class Segments:
             self._alone[node] = self._kept(order.sources[node], storages)
             values.drop(drops.get(node, ()))
         else:
-            self._graph_of[node] = self._graphs.captured(launched)
+            self._graph_of[node] = self.graphs.captured(launched)
 
     def _kept(self, sources: Sequence[Node], moved: Sequence[Any]) -> dict[Node, Any]:
         """The tensors of these nodes, which keep no memory of the recording; one that stays on the
@@ -170,8 +175,74 @@ class Segments:
             if isinstance(value, torch.Tensor):
                 stays = node.op == "placeholder" and node.name not in self.inputs
                 stays &= value.untyped_storage()._cdata not in bytes_of
-                found[node] = value if stays else self._graphs.there(value)
+                found[node] = value if stays else self.graphs.there(value)
         return found
+
+
+class Recorder:
+    """Records the segments of a program, and forgets them. ``room_bytes`` of the budget are above
+    all that the program holds, and ``own_bytes`` of that not at the begin of a run.
+    """
+
+    def __init__(
+        self,
+        lowered: Lowered,
+        order: StepOrder,
+        values: StepValues,
+        device_tier: str,
+        room_bytes: int | None,
+        own_bytes: int,
+    ) -> None:
+        self.segments: Segments | None = None
+        self.no_segments = NOT_RECORDED
+        """Why ops are launched one by one; empty where segments of them are launched as one."""
+        self._recorded = lowered, order, values
+        self._device_tier = device_tier
+        self._room_bytes = room_bytes
+        self._pool_bytes = own_bytes + copied_bytes(lowered, order)
+        self._runs = 0
+        self._turns: WeakSet[Recorder] = WeakSet((self,))
+
+    def take_turns(self, other: Recorder, are_there: bool) -> None:
+        """Programs over the same tensors run in turn, in one pool of memory. Unless the tensors
+        ``are_there`` for both, those of one are at other addresses when it runs again.
+        """
+        self._turns = other._turns
+        self._turns.add(self)
+        for one in () if are_there else self._turns:
+            one.forget()
+
+    def begin(
+        self, given: Callable[[], Mapping[Node, Any]], device: Device, is_plain: bool
+    ) -> None:
+        """Before a run: record segments if it is the second one; the first one warms libraries up.
+        ``given`` has the values of placeholders. A run that is not plain, whose times or order are
+        asked for, launches op by op.
+
+        Such a run leaves the pool of other programs if there is room for both.
+        """
+        if is_plain:
+            self._runs += 1
+        else:
+            self.forget()
+        if self._runs >= 2 and self.segments is None and self.no_segments == NOT_RECORDED:
+            others = [one.segments.graphs for one in self._turns if one.segments is not None]
+            graphs = others[0] if others else device.graphs()
+            if graphs is not None:
+                device.wait()  # nothing is there any more that a call has left
+                self.segments, self.no_segments = recorded(
+                    *self._recorded, given(), graphs, self._device_tier, self._room_bytes
+                )
+        room = inf if self._room_bytes is None else self._room_bytes
+        for one in self._turns if self.segments is None else ():
+            if one.segments is not None and one._pool_bytes > room:
+                runs = one._runs if self.no_segments == NOT_RECORDED else 0
+                one.forget()
+                one._runs = runs
+
+    def forget(self) -> None:
+        """Record anew from the second run on."""
+        self.segments, self.no_segments, self._runs = None, NOT_RECORDED, 0
 
 
 def recorded(
@@ -196,7 +267,28 @@ def recorded(
             made.record(lowered, order, given, numbers, device_tier)
     except torch.OutOfMemoryError:
         return None, "the device has no room for what segments keep"
+    except RuntimeError as error:  # such as of one that waits for the device without a tag for it
+        return None, f"op {made.reached!r} cannot be captured: {in_one_line(error, None)}"
     return made, ""
+
+
+def why_one_by_one(
+    program: TorchProgram, plan: Plan, device_tier: str, budget_bytes: int | None
+) -> str:
+    """Why the ops of a program cannot be launched as segments under a plan within a budget; empty
+    if they can.
+    """
+    lowered = insert(program, plan, device_tier)
+    order, held = order_of(lowered, device_tier), resident_bytes(plan, device_tier)
+    most = max(levels(lowered, order.steps, device_tier).values(), default=held)
+    room = None if budget_bytes is None else budget_bytes - most
+    values = {one.placeholder: one.value for one in program.givens}
+    numbers = {
+        node
+        for node in lowered.module.graph.find_nodes(op="placeholder")
+        if not isinstance(values[node.name], torch.Tensor)
+    }
+    return _reason_against(lowered, order, numbers, device_tier, room)
 
 
 def _groups(
@@ -205,36 +297,22 @@ def _groups(
     """The steps in listed order: ops of a segment together, all others by themselves. ``numbers``
     are the placeholders of what is no tensor.
     """
-    plan, graph = lowered.plan, lowered.plan.graph
-    held = plan.residency(device_tier)
-    moved = {cache_op.tensor for cache_op in plan.cache_ops}
-    moved |= {t for t, tiers in held.items() if tiers != (device_tier,)}
-    arriving: set[int] = set()
+    alone = {
+        lowered.op_of[node.name]
+        for node in order.steps
+        if node.name in lowered.op_of and not numbers.isdisjoint(order.sources[node])
+    }
+    begins = begin_segments(lowered.plan, device_tier, alone)
     segment: list[Node] = []
     for node in order.steps:
         i = lowered.op_of.get(node.name)
-        op = None if i is None else graph.ops[i]
-        is_alone = op is None or not numbers.isdisjoint(order.sources[node])
-        waits = op is not None and (
-            arriving.intersection(op.reads) or moved.intersection(op.writes)
-        )
-        if segment and (is_alone or waits):
+        if segment and (i is None or begins[i]):
             yield tuple(segment)
             segment = []
-        if op is not None:
-            arriving.difference_update(op.reads)
-        elif node.name in lowered.cache_op_of:
-            cache_op = plan.cache_ops[lowered.cache_op_of[node.name]]
-            if cache_op.destination == device_tier:
-                arriving.add(cache_op.tensor)
-        if is_alone:
+        if i is None:
             yield (node,)
-            continue
-        assert op is not None
-        segment.append(node)
-        if any(t in moved and graph.users[t][-1] == i for t in op.uses):
-            yield tuple(segment)
-            segment = []
+        else:
+            segment.append(node)
 
 
 def _reason_against(
@@ -250,29 +328,42 @@ def _reason_against(
     if gone := there.intersection(leave):
         return f"tensor {names[min(gone)]!r} begins a call on the device, and leaves it"
     moved = {c.tensor for c in plan.cache_ops} | {*plan.initial}
-    inputs = {
-        lowered.tensor_of[one.placeholder]
-        for one in lowered.program.givens
-        if not one.own and one.placeholder in lowered.tensor_of
-    }
+    inputs, results = _inputs(lowered), _results(lowered, order)
     written = {t for op in graph.ops for t in op.mutates}
     if odd := inputs & (moved | written):
         return f"input {names[min(odd)]!r} is moved or written"
-    results = {
-        lowered.tensor_of[node.name]
-        for node in order.sources[order.steps[-1]]
-        if node.name in lowered.tensor_of
-    }
     last = {c.tensor: c for c in plan.cache_ops if device_tier in (c.source, c.destination)}
     if away := {t for t in results & last.keys() if last[t].op == DETACH}:
         return f"result {names[min(away)]!r} ends below the device"
     for node in order.steps:
         if node.name in lowered.op_of and (reason := _reason_of(lowered, node, order, numbers)):
             return f"op {node.name!r} {reason}"
-    needed = sum(graph.tensors[t].size_bytes for t in inputs | results)
+    needed = copied_bytes(lowered, order)
     if room_bytes is not None and needed > room_bytes:
         return f"the budget has no room for {needed:,} B of inputs and results beside the program"
     return ""
+
+
+def _inputs(lowered: Lowered) -> set[int]:
+    return {
+        lowered.tensor_of[one.placeholder]
+        for one in lowered.program.givens
+        if not one.own and one.placeholder in lowered.tensor_of
+    }
+
+
+def _results(lowered: Lowered, order: StepOrder) -> set[int]:
+    return {
+        lowered.tensor_of[node.name]
+        for node in order.sources[order.steps[-1]]
+        if node.name in lowered.tensor_of
+    }
+
+
+def copied_bytes(lowered: Lowered, order: StepOrder) -> int:
+    """The bytes of inputs and results, of which segments have copies."""
+    tensors = lowered.plan.graph.tensors
+    return sum(tensors[t].size_bytes for t in _inputs(lowered) | _results(lowered, order))
 
 
 def _reason_of(lowered: Lowered, node: Node, order: StepOrder, numbers: Set[Node]) -> str:

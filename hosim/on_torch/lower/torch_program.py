@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from hosim.cache_plan import Plan
+from hosim.cache_plan import LAUNCHED_ALONE, Plan
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.io.importers import torch_programs
@@ -87,13 +87,32 @@ def read(
     ]  # passes may rename them
     run = torch_programs.run_module(module, givens, TrueLayouts())
     kinds = {run.places[node]: "gradient" for node in gradients}
-    graph, positions = workload_of(run, name, meta or {}, kinds)
+    alone = _taking_numbers(module, givens, {step.name for step in run.steps})
+    said = {LAUNCHED_ALONE: alone} if alone else {}
+    graph, positions = workload_of(run, name, {**(meta or {}), **said}, kinds)
     # a storage that no op touches and that does not exist from the start holds nothing
     tensor_of = {
         node: positions[storage] for node, storage in run.places.items() if storage in positions
     }
     program = TorchProgram(module, graph, tuple(givens), tensor_of, graph.op_index, gradients)
     return program, plan_of(run, graph, positions, policy)
+
+
+def _taking_numbers(
+    module: GraphModule, givens: Sequence[PlaceholderInput], ops: Set[str]
+) -> list[str]:
+    """The ops that take a number of the call, themselves or through views and other numbers: a
+    captured graph would keep it.
+    """
+    numbers = {one.placeholder for one in givens if not isinstance(one.value, torch.Tensor)}
+    found = []
+    for node in module.graph.nodes:
+        if any(n.name in numbers for n in node.all_input_nodes):
+            if node.name in ops:
+                found.append(node.name)
+            else:
+                numbers.add(node.name)
+    return found
 
 
 def flattened(program: ExportedProgram) -> GraphModule:

@@ -92,9 +92,12 @@ def of_moved(moved: Mapping[str, tuple[float, float]], written: Mapping[str, Any
 
 
 def of_host(found: Runtime) -> list[tuple[str, str]]:
-    """The transfers that a runtime's host waits for, and those that it pins memory for."""
+    """The transfers that a runtime's host waits for, those that it pins memory for, and what it
+    launches as one.
+    """
     once = ("once",) if found.pins_once else ()
-    said = ("waits for", found.blocks), ("pins for", (*found.pins, *once))
+    segments = ("ops between cache ops as one",) if found.segments else ()
+    said = ("waits for", found.blocks), ("pins for", (*found.pins, *once)), ("launches", segments)
     return [(verb, ", ".join(what)) for verb, what in said if what]
 
 

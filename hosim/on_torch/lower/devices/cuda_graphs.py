@@ -59,9 +59,12 @@ class CudaGraphs:
 
     def there(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the same bytes, which keeps no memory: the pool does."""
-        storage = tensor.untyped_storage()
-        again = torch_gpu.at(torch_gpu.address(storage), storage.nbytes(), tensor.device)
+        again = self.storage_there(tensor.untyped_storage())
         return same_view(again, tensor).requires_grad_(tensor.requires_grad)
+
+    def storage_there(self, storage: Any) -> Any:
+        """A storage of the same bytes; as :meth:`there`."""
+        return torch_gpu.at(torch_gpu.address(storage), storage.nbytes(), storage.device)
 
 
 def same_view(storage: Any, tensor: torch.Tensor) -> torch.Tensor:

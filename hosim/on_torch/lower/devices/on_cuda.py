@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -288,7 +289,6 @@ class CudaDevice:
         self._index = torch_gpu.cuda.current_device() if index is None else index
         self.torch_device = torch_gpu.gpu(self._index)
         self.allocator: str | None = allocator_of_torch()
-        self.runtime: Runtime | None = LAUNCHES
         self.out_of_memory: tuple[type[Exception], ...] = (torch_gpu.cuda.OutOfMemoryError,)
         self.captures = False
         self.calls = DeferredCalls()
@@ -320,6 +320,11 @@ class CudaDevice:
     def channel(self, name: str) -> CudaQueue | FileQueue:
         """The queue of a channel of the profile."""
         return self._channels[name]
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """As :class:`hosim.on_torch.lower.tiers.transfers.Device` has it."""
+        return replace(LAUNCHES, segments=self.captures)
 
     @property
     def recording(self) -> bool:

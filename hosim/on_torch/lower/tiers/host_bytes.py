@@ -21,7 +21,7 @@ class DeviceBytes:
     def open(self, storage: Any, size_bytes: int) -> None:
         """Name the storage."""
         self.size_bytes = size_bytes
-        self.bytes = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        self.bytes = _flat(storage)
 
     def close(self) -> None:
         """Release the storage, so that it may be freed."""
@@ -38,7 +38,12 @@ class HostBytes:
     @classmethod
     def of_storage(cls, storage: Any) -> HostBytes:
         """All bytes of a storage."""
-        return cls(torch.empty(0, dtype=torch.uint8).set_(storage))
+        return cls(_flat(storage))
+
+
+def _flat(storage: Any) -> torch.Tensor:
+    """All bytes of a storage, as a flat tensor."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def copy_bytes(source: Any, destination: Any, start: int, stop: int, part: int) -> None:

@@ -157,10 +157,6 @@ class Device(Protocol):
     """The bytes of the device tier that a program may hold, what transfers still read included;
     ``None``: all there are.
     """
-    runtime: Runtime | None
-    """What the host takes to launch ops and copies; ``None`` where launching is no work of its
-    own.
-    """
     captures: bool
     """Whether segments of ops are captured and launched as one, where they can be."""
     out_of_memory: tuple[type[Exception], ...]
@@ -177,6 +173,12 @@ class Device(Protocol):
 
     def to_host(self, tensor: Any) -> Any:
         """A copy of a tensor in the host's memory."""
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """What the host takes to launch ops, or segments of them, and copies; ``None`` where
+        launching is no work of its own.
+        """
 
     @property
     def memory(self) -> RunMemory:
