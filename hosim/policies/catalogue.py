@@ -178,6 +178,21 @@ BUILT_IN = (
         leaves_out="the wait for each copy down; the allocator's unused memory as the margin",
     ),
     Policy(
+        "pipeline_swap",
+        "what a micro-batch saves in a pipeline stage is offloaded while enough passes of others "
+        "lie between (MindSpore)",
+        "hosim.policies.own.pipeline_swap:plan",
+        {
+            "least_gap": Parameter(
+                4, "int", "passes from the forward to the backward pass of what moves"
+            ),
+            "placement": PLACEMENT,
+        },
+        by_name_only=True,
+        models="the activation swap of MindSpore and hyper-parallel under a pipeline schedule",
+        leaves_out="outputs of the last stage, which stay; modules that users choose",
+    ),
+    Policy(
         "zero_offload",
         "optimizer states offloaded, and the CPU updates (optimizer_on)",
         "hosim.policies.own.layerwise:states_below",

@@ -6,6 +6,7 @@ GPUs): `make versions` has it, or ``pip install torchtitan==0.3.0 triton``.
 """
 
 from copy import deepcopy
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -36,6 +37,7 @@ from torchtitan.experiments.graph_trainer.selective_activation_remat import (  #
 from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.errors import InfeasibleError, InputError  # noqa: E402
 from hosim.on_torch.bridges import GraphTrainerOffload  # noqa: E402
+from hosim.policies import own  # noqa: E402
 
 CONFIG = SimpleNamespace(
     compile=SimpleNamespace(
@@ -93,8 +95,8 @@ def traced():
     return module, given, [value.detach() for value in step(tokens, labels)]
 
 
-def tagged(traced, **options):
-    policy = GraphTrainerOffload(hardware=MACHINE, **options)
+def tagged(traced, hardware=MACHINE, **options):
+    policy = GraphTrainerOffload(hardware=hardware, **options)
     register_memory_policy("hosim")(policy)
     module = torch.fx.GraphModule(traced[0], deepcopy(traced[0].graph))
     return policy, memory_policy.tag_with_memory_policy_pass(module, config=CONFIG)
@@ -102,6 +104,9 @@ def tagged(traced, **options):
 
 @pytest.mark.parametrize(("after", "share"), [(None, "87%"), ("default", "96%")])
 def test_torchtitans_passes_hold_what_was_predicted(traced, after, share):
+    """With ``default``, layers' inputs are saved, which recomputed ops read once more where
+    torchtitan would have released them: these are not tagged.
+    """
     policy, module = tagged(traced, budget=share, after=after)
     (plan,), (result,) = policy.plans, policy.results
     assert plan.count("prefetch") == plan.count("store") == plan.count("detach") > 0
@@ -116,6 +121,21 @@ def test_torchtitans_passes_hold_what_was_predicted(traced, after, share):
     assert occupancy.peak == result.allocator.peak_allocated_bytes <= result.budget_bytes
 
 
+@pytest.mark.parametrize("after", [None, "default"])
+def test_the_planner_is_faster_than_the_largest(monkeypatch, traced, after):
+    """On a slow channel each byte that comes back is waited for, and the largest is too large."""
+    slow = [replace(one, bandwidth_bytes_per_s=10**9) for one in MACHINE.channels[:2]]
+    machine = replace(MACHINE, channels=(*slow, *MACHINE.channels[2:]))
+    planned, _ = tagged(traced, machine, budget="96%", after=after)
+
+    def none(*_, **__):
+        raise InfeasibleError("the rule alone")
+
+    monkeypatch.setattr(own, "plan", none)
+    ruled, _ = tagged(traced, machine, budget="96%", after=after)
+    assert planned.results[0].makespan_ns < ruled.results[0].makespan_ns
+
+
 def test_all_of_the_peak_needs_no_tags(traced):
     policy, _ = tagged(traced, budget="100%")
     assert not policy.plans[0].cache_ops
@@ -124,5 +144,6 @@ def test_all_of_the_peak_needs_no_tags(traced):
 def test_what_tags_cannot_do(traced):
     with pytest.raises(InfeasibleError, match="nothing is idle that torch can offload"):
         tagged(traced, budget="30%")
-    with pytest.raises(InputError, match="no memory policy 'most'"):
-        tagged(traced, budget="87%", after="most")
+    for name in ("most", "hosim"):  # its own name, which it is registered by
+        with pytest.raises(InputError, match=f"no memory policy '{name}' of its own"):
+            tagged(traced, budget="87%", after=name)

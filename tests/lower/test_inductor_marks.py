@@ -21,6 +21,7 @@ from hosim.analysis import static_peak  # noqa: E402
 from hosim.analysis.verifying import verify  # noqa: E402
 from hosim.errors import InfeasibleError, InputError  # noqa: E402
 from hosim.on_torch.bridges import GraphTrainerOffload, InductorOffload  # noqa: E402
+from hosim.policies import own  # noqa: E402
 
 
 def network(x, *weights):
@@ -42,9 +43,9 @@ class FoundError(Exception):
     pass
 
 
-def partitioned(share, settings):
+def partitioned(share, settings, hardware=MACHINE):
     """The bridge, and the graphs that torch made with it."""
-    bridge = InductorOffload(hardware=MACHINE, budget=share, partitioner=default_partition)
+    bridge = InductorOffload(hardware=hardware, budget=share, partitioner=default_partition)
     graphs = []
 
     def partition(gm, joint_inputs, **kwargs):
@@ -86,6 +87,24 @@ def test_torchs_passes_hold_what_was_predicted(stream):
         gradients = OnCpu(backward, garbage_collect_values=True).boxed_run(taken)
     assert same([results, [g for g in gradients if g is not None]], [outputs, wanted])
     assert occupancy.peak == predicted
+
+
+@pytest.mark.parametrize(("share", "gains"), [("95%", True), ("85%", False)])
+def test_the_planner_is_never_slower_than_the_largest(monkeypatch, share, gains):
+    """On a slow channel each byte that comes back is waited for, and the largest is too large."""
+    slow = [replace(one, bandwidth_bytes_per_s=10**8) for one in MACHINE.channels[:2]]
+    machine = replace(MACHINE, channels=(*slow, *MACHINE.channels[2:]))
+    planned, *_ = partitioned(share, {}, machine)
+
+    def none(*_, **__):
+        raise InfeasibleError("the rule alone")
+
+    monkeypatch.setattr(own, "plan", none)
+    ruled, *_ = partitioned(share, {}, machine)
+    (ours,), (theirs,) = planned.results, ruled.results
+    assert ours.makespan_ns <= theirs.makespan_ns
+    assert (ours.makespan_ns < theirs.makespan_ns) == gains
+    assert ours.allocator.peak_allocated_bytes <= ours.budget_bytes == theirs.budget_bytes
 
 
 def test_a_budget_that_marks_cannot_reach():

@@ -10,19 +10,27 @@ exactly is read from the graphs that these passes make.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 from torch.fx import Graph as FxGraph
 from torch.fx import GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.cache_plan import Plan
 from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput
-from hosim.on_torch.bridges.torch_copies import IdleActivation, chosen, copies, replayed, tier_below
+from hosim.on_torch.bridges.planned_marks import CarriedOut, marks
+from hosim.on_torch.bridges.torch_copies import (
+    copies,
+    not_fitting,
+    read_when_gone,
+    replayed,
+    tier_below,
+)
 from hosim.on_torch.lower import TorchProgram, read
 from hosim.result import Result
 
@@ -49,8 +57,8 @@ class GraphTrainerOffload:
     InfeasibleError
         If the peak is above the budget even with everything offloaded that torchtitan can offload.
     InputError
-        If torchtitan is not installed, or has no policy ``after``, or the machine has no channels
-        from its device to a tier and back.
+        If torchtitan is not installed, or has no policy ``after`` of its own, or the machine has no
+        channels from its device to a tier and back.
     """
 
     def __init__(
@@ -79,39 +87,64 @@ class GraphTrainerOffload:
     def __call__(self, gm: GraphModule, *, config: Any) -> GraphModule:
         """The graph with its tags; torchtitan's passes follow them."""
         if self._after is not None:
-            if self._after not in self._policies:
-                known = ", ".join(self._policies)
+            policy = self._policies.get(self._after)
+            if policy is None or isinstance(policy, GraphTrainerOffload):
+                known = ", ".join(
+                    name
+                    for name, other in self._policies.items()
+                    if not isinstance(other, GraphTrainerOffload)
+                )
                 raise InputError(
-                    f"torchtitan has no memory policy {self._after!r} (policies: {known})",
+                    f"torchtitan has no memory policy {self._after!r} of its own (policies: "
+                    f"{known})",
                     where="after",
                 )
-            self._policies[self._after](gm, config=config)
+            policy(gm, config=config)
         trial = GraphModule(gm, deepcopy(gm.graph))
         self._offload.tag_all_offloadable_activations(trial, cpu_budget_gb=0)
-        tagged = [node.name for node in trial.graph.nodes if _is_offloaded(node)]
-        program, ops = self._carried_out(trial, config)
-        budget = self._budget.of(program.graph, self._hardware)[1]
-        found = _candidates(tagged, program, ops)
-        marked = chosen(program, found, self._hardware.device_tier, budget)
-        for node in gm.graph.nodes:
-            if node.name in marked:
-                node.meta["recompute"] = CheckpointPolicy.MUST_CPU_OFFLOAD
-        program, ops = self._carried_out(GraphModule(gm, deepcopy(gm.graph)), config)
-        plan, result = replayed(program, ops, "torchtitan's offload", self._hardware, budget)
+        nodes = [node.name for node in trial.graph.nodes if _is_offloaded(node)]
+        every = self._passes(gm, nodes, config)
+        could = self._read(every)
+        lost = {*read_when_gone(every, could[0])}
+        nodes = [node for node in nodes if node not in lost]
+        budget = self._budget.of(could[0].graph, self._hardware)[1]
+
+        def carry_out(marked: Collection[str]) -> CarriedOut:
+            return self._read(self._passes(gm, marked, config))
+
+        marked = marks(could, nodes, carry_out, self._hardware, budget)
+        program, ops = carry_out(marked)
+        _tag(gm, marked)
+        plan = Plan(program.graph, "torchtitan's offload", tuple(ops))
+        result = replayed(plan, self._hardware, budget)
+        if not result.feasible:
+            raise not_fitting(result)
         self.plans.append(plan)
         self.results.append(result)
         return gm
 
-    def _carried_out(self, module: GraphModule, config: Any) -> tuple[TorchProgram, list[CacheOp]]:
-        """What torchtitan's passes make of a tagged graph: the program, and its copies."""
+    def _passes(self, gm: GraphModule, marked: Collection[str], config: Any) -> GraphModule:
+        """What torchtitan's passes make of a graph with these tags."""
+        module = GraphModule(gm, deepcopy(gm.graph))
+        _tag(module, marked)
         self._offload.apply_cpu_offload_pass(
             module,
             prefetch_lookahead=config.compile.cpu_offload_prefetch_n_layers,
             defer_n_layers=config.compile.cpu_offload_defer_n_layers,
         )
-        module = self._recompute.selective_activation_remat_pass(module)
+        return cast(GraphModule, self._recompute.selective_activation_remat_pass(module))
+
+    def _read(self, module: GraphModule) -> CarriedOut:
+        """The program of what torchtitan's passes made, and its copies."""
         program = _without_copies(module)
         return program, [*copies([module], program, self._hardware)]
+
+
+def _tag(module: GraphModule, marked: Collection[str]) -> None:
+    """Tag nodes to be offloaded."""
+    for node in module.graph.nodes:
+        if node.name in marked:
+            node.meta["recompute"] = CheckpointPolicy.MUST_CPU_OFFLOAD
 
 
 def _is_offloaded(node: Node) -> bool:
@@ -129,22 +162,3 @@ def _without_copies(module: GraphModule) -> TorchProgram:
         for node in module.graph.find_nodes(op="placeholder")
     ]
     return read(GraphModule(module, graph), given, name="forward and backward")[0]
-
-
-def _candidates(
-    tagged: list[str], program: TorchProgram, ops: list[CacheOp]
-) -> list[IdleActivation]:
-    """The storages that torchtitan can offload, with the ops between which each is away then: those
-    of one copy down.
-    """
-    places: dict[int, dict[str, list[int]]] = {}
-    for one in ops:
-        kinds = places.setdefault(one.tensor, {STORE: [], DETACH: [], PREFETCH: []})
-        kinds[one.op].append(-1 if one.after is None else one.after)
-    found = []
-    for name in tagged:
-        t = program.tensor_of.get(name, -1)
-        if t in places and all(len(place) == 1 for place in places[t].values()):
-            (gone,), (back,) = places[t][DETACH], places[t][PREFETCH]
-            found.append(IdleActivation(name, t, gone, back + 1))
-    return found

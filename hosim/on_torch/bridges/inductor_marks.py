@@ -3,14 +3,15 @@ backward and offloads. Imports torch 2.13 or later.
 
 torch (``torch._functorch._activation_offloading``) copies a saved activation that is marked
 ``should_offload`` down after its last use in the forward graph, and up before its first use in the
-backward graph, or earlier with ``activation_reload_prefetch``. It marks none itself. Here a replay
-says which: of those that torch can offload, the largest that is idle where the peak is, until the
-peak is within the budget. The plan is then read off the graphs that torch's passes made.
+backward graph, or earlier with ``activation_reload_prefetch``. It marks none itself. Here hosim's
+planner says which (:mod:`hosim.on_torch.bridges.planned_marks`), and the plan is then read off the
+graphs that torch's passes made.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -26,14 +27,8 @@ from hosim.cache_plan import Plan
 from hosim.engine import read_budget
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput
-from hosim.on_torch.bridges.torch_copies import (
-    IdleActivation,
-    chosen,
-    copies,
-    positions,
-    replayed,
-    tier_below,
-)
+from hosim.on_torch.bridges.planned_marks import CarriedOut, marks
+from hosim.on_torch.bridges.torch_copies import copies, not_fitting, replayed, tier_below
 from hosim.on_torch.lower import TorchProgram, read
 from hosim.result import Result
 
@@ -93,17 +88,22 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
         outputs = int(kwargs["num_fwd_outputs"])
         program = _joined(forward, backward, outputs)
         budget = self._budget.of(program.graph, self._hardware)[1]
-        found = _candidates(forward, backward, program, outputs)
-        marked = chosen(program, found, self._hardware.device_tier, budget)
-        for node in forward.graph.nodes:
-            if node.name in marked:
-                node.meta["should_offload"] = True
-        if marked:
-            torchs.enable_activation_offloading(forward, backward, outputs, OrderedSet())
-            forward.recompile()
-            backward.recompile()
-        ops = [*copies((forward, backward), program, self._hardware)]
-        plan, result = replayed(program, ops, "torch's activation offload", self._hardware, budget)
+        nodes = _can_be_marked(forward, program, outputs)
+
+        def carry_out(marked: frozenset[str]) -> CarriedOut:
+            down = GraphModule(forward, deepcopy(forward.graph))
+            up = GraphModule(backward, deepcopy(backward.graph))
+            _offload(down, up, outputs, marked)
+            return program, [*copies((down, up), program, self._hardware)]
+
+        with config.patch(activation_reload_prefetch=False):
+            could = carry_out(frozenset(nodes))
+        _offload(forward, backward, outputs, marks(could, nodes, carry_out, self._hardware, budget))
+        ops = copies((forward, backward), program, self._hardware)
+        plan = Plan(program.graph, "torch's activation offload", tuple(ops))
+        result = replayed(plan, self._hardware, budget)
+        if not result.feasible:
+            raise not_fitting(result)
         self.plans.append(plan)
         self.results.append(result)
         return forward, backward
@@ -138,28 +138,29 @@ def _joined(forward: GraphModule, backward: GraphModule, outputs: int) -> TorchP
     return read(GraphModule(owner, graph), givens, name=_NAME)[0]
 
 
-def _candidates(
-    forward: GraphModule, backward: GraphModule, program: TorchProgram, outputs: int
-) -> list[IdleActivation]:
+def _offload(
+    forward: GraphModule, backward: GraphModule, outputs: int, marked: Container[str]
+) -> None:
+    """Have torch's passes offload the marked nodes of a forward graph."""
+    for node in forward.graph.nodes:
+        if node.name in marked:
+            node.meta["should_offload"] = True
+    torchs.enable_activation_offloading(forward, backward, outputs, OrderedSet())
+    forward.recompile()
+    backward.recompile()
+
+
+def _can_be_marked(forward: GraphModule, program: TorchProgram, outputs: int) -> list[str]:
     """What torch can offload of what is saved: a storage that is saved once."""
     returned = forward.graph.output_node().args[0]
-    saved = [node for node in returned[outputs:] if isinstance(node, Node)]
-    after = dict(positions([forward], program))
-    last = max(after.values(), default=-1)
     places = [program.tensor_of.get(node.name) for node in returned if isinstance(node, Node)]
     inputs = {program.tensor_of.get(n.name) for n in forward.graph.find_nodes(op="placeholder")}
-    kinds = torchs.get_default_op_list()
-    found = []
-    for node in saved:
-        t = program.tensor_of.get(node.name)
-        allowed = torchs.can_offload(
-            node, OrderedSet(returned), OrderedSet(returned[:outputs]), OrderedSet()
-        )
-        if t is None or not allowed or places.count(t) > 1 or t in inputs:
-            continue
-        users = torchs._find_all_effective_users(node, kinds)
-        ends = max((after[user] for user in users), default=after[node])
-        uses = [k for k in program.graph.users[t] if k > last]
-        if uses:
-            found.append(IdleActivation(node.name, t, ends, uses[0]))
-    return found
+    of_model = OrderedSet(returned[:outputs])
+    return [
+        node.name
+        for node in returned[outputs:]
+        if isinstance(node, Node)
+        and torchs.can_offload(node, OrderedSet(returned), of_model, OrderedSet())
+        and (t := program.tensor_of.get(node.name)) not in inputs
+        and places.count(t) == 1
+    ]

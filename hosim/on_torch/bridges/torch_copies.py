@@ -1,5 +1,5 @@
-"""What the bridges to torch's own activation offload share: which saved activations go down, and the
-plan in a graph with torch's copies. Imports torch 2.13 or later.
+"""The plan in a graph with the copies of torch's own activation offload, and its replay. Imports
+torch 2.13 or later.
 
 torch copies by the ops ``ao.offload``, ``ao.reload`` and ``ao.wait_tensor``
 (``torch._functorch._activation_offloading``). Passes of others insert them too. A wait for a copy
@@ -9,34 +9,22 @@ down releases the device's storage.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import torch
 import torch._functorch._activation_offloading.offload_ops  # makes the ops
 from torch.fx import GraphModule, Node
 
-from hosim.analysis import static_curve
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.hardware import Hardware
 from hosim.on_torch.lower import TorchProgram
 from hosim.result import IN_PROGRAM_ORDER, Result
-from hosim.units import human_size
 
 _OFFLOAD, _RELOAD = torch.ops.ao.offload.default, torch.ops.ao.reload.default
 _WAIT, _MOVE = torch.ops.ao.wait_tensor.default, torch.ops.prims.device_put.default
-
-
-@dataclass(frozen=True)
-class IdleActivation:
-    """A saved activation that can be offloaded: idle after op ``after`` up to op ``before``."""
-
-    node: str
-    tensor: int
-    after: int
-    before: int
 
 
 def tier_below(hardware: Hardware) -> str:
@@ -53,34 +41,6 @@ def tier_below(hardware: Hardware) -> str:
         "could offload; add them to its profile",
         where="channels",
     )
-
-
-def chosen(
-    program: TorchProgram, candidates: Sequence[IdleActivation], device: str, budget: int
-) -> frozenset[str]:
-    """The nodes to offload: while the peak is above the budget, the largest candidate that is idle
-    there.
-
-    Raises :class:`InfeasibleError` where none is.
-    """
-    graph = program.graph
-    curve = static_curve(graph, device)
-    left = sorted(candidates, key=lambda c: (-graph.tensors[c.tensor].size_bytes, c.after))
-    nodes: list[str] = []
-    while (peak := max(curve, default=0)) > budget:
-        at = curve.index(peak)
-        found = next((c for c in left if c.after < at < c.before), None)
-        if found is None:
-            raise InfeasibleError(
-                f"forward and backward hold {human_size(peak)} at op {graph.ops[at].name!r}, "
-                "where nothing is idle that torch can offload, and the budget is "
-                f"{human_size(budget)}"
-            )
-        left.remove(found)
-        nodes.append(found.node)
-        for k in range(found.after + 1, found.before):
-            curve[k] -= graph.tensors[found.tensor].size_bytes
-    return frozenset(nodes)
 
 
 def positions(modules: Sequence[GraphModule], program: TorchProgram) -> Iterator[tuple[Node, int]]:
@@ -113,13 +73,29 @@ def copies(
             yield CacheOp(DETACH, t, device, None, last)
 
 
-def replayed(
-    program: TorchProgram, ops: Sequence[CacheOp], policy: str, hardware: Hardware, budget: int
-) -> tuple[Plan, Result]:
-    """The plan that torch's copies are, and its replay in program order.
+def read_when_gone(module: GraphModule, program: TorchProgram) -> Iterator[str]:
+    """The nodes whose storage a later op reads in a module though a wait has released it, and not
+    what was copied back.
+    """
+    at = {node: i for i, node in enumerate(module.graph.nodes)}
+    for release in at:
+        if release.target is not _WAIT or cast(Node, release.args[0]).target is not _OFFLOAD:
+            continue
+        source = cast(Node, cast(Node, release.args[0]).args[0])
+        storage = program.tensor_of[source.name]
+        same = [source]
+        for node in same:  # grows by the views of it
+            users = [user for user in node.users if user.target not in (_OFFLOAD, _WAIT)]
+            same += [user for user in users if program.tensor_of.get(user.name) == storage]
+            if any(at[user] > at[release] for user in users):
+                yield source.name
+                break
 
-    torch copies in both directions on one stream. Raises :class:`InfeasibleError` if it does not
-    stay within the budget.
+
+def replayed(plan: Plan, hardware: Hardware, budget: int) -> Result:
+    """The replay in program order of a plan that torch's copies are.
+
+    torch copies in both directions on one stream.
     """
     ends = {hardware.device_tier, tier_below(hardware)}
     channels = [
@@ -127,8 +103,9 @@ def replayed(
         for c in hardware.channels
     ]
     hardware = replace(hardware, channels=tuple(channels))
-    plan = Plan(program.graph, policy, tuple(ops))
-    result = replay(plan, hardware, budget, account=IN_PROGRAM_ORDER)
-    if not result.feasible:
-        raise InfeasibleError(f"where torch copies back what is marked: {result.error}")
-    return plan, result
+    return replay(plan, hardware, budget, account=IN_PROGRAM_ORDER)
+
+
+def not_fitting(result: Result) -> InfeasibleError:
+    """What to raise for torch's copies that do not stay within the budget."""
+    return InfeasibleError(f"where torch copies back what is marked: {result.error}")
