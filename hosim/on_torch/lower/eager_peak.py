@@ -21,10 +21,17 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from hosim.errors import InputError
 from hosim.on_torch.lower.op_schema import by_name, draws_or_writes, looks
 
 _UNSIZED = (torch.ops.aten.mkldnn_rnn_layer.default,)
 """Ops that make a buffer whose size torch does not know beforehand."""
+_FUSED = (
+    torch.ops.aten._transformer_encoder_layer_fwd.default,
+    torch.ops.aten._native_multi_head_attention.default,
+    torch.ops.aten._nested_tensor_from_mask_left_aligned.default,
+)
+"""Kernels of a whole layer, which eager torch takes without gradients and tracing does not."""
 _REAL_BYTES = 1 << 20
 """Larger tensors are never real."""
 
@@ -65,6 +72,11 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
             result = func(*args, **(kwargs or {}))
             self.see(result)
             return result
+        if func in _FUSED:
+            raise InputError(
+                "torch runs layers of attention as one kernel without gradients, which has other "
+                "bits than the captured ops; call torch.backends.mha.set_fastpath_enabled(False)"
+            )
         self.is_known &= func not in _UNSIZED
         is_looking = looks(func)
         may_be_real = _needs_no_fake(func, (args, kwargs))
@@ -115,13 +127,16 @@ def eager_peak_bytes(held: Iterable[Any], run: Callable[[], object]) -> int | No
     of what it makes.
 
     ``None`` where it cannot run so, as it looks at what tensors contain, or at a device that is not
-    here; or where it makes a buffer of unknown size, as an LSTM on the CPU does.
+    here; or where it makes a buffer of unknown size, as an LSTM on the CPU does. Raises
+    :class:`InputError` where it takes another kernel than when it is traced.
     """
     alive = _Alive()
     alive.see(list(held))
     try:
         with alive:
             run()
+    except InputError:
+        raise
     except Exception:  # whatever torch and the user's code raise, which ran while it was traced
         return None
     return alive.peak_bytes if alive.is_known else None
