@@ -26,7 +26,7 @@ _FULL, _WINDOW, _LINEAR = (
 )
 
 
-def decoder_of(keys: Keys, defaults: Mapping[str, int] = NO_DEFAULTS, **more: Any) -> Decoder:
+def _decoder_of(keys: Keys, defaults: Mapping[str, int], **more: Any) -> Decoder:
     """Return the configuration of a decoder with rotary positions and gated MLPs; ``more`` is of
     the family, ``defaults`` are of keys that may be missing.
     """
@@ -58,9 +58,11 @@ def decoder_of(keys: Keys, defaults: Mapping[str, int] = NO_DEFAULTS, **more: An
     )
 
 
-def by_parts(*parts: Part, **fixed: Any) -> Callable[[Keys], Decoder]:
-    """The reader of a family that is made of ``parts``; ``fixed`` are fields of all its models.
-    Later parts come first.
+def by_parts(
+    *parts: Part, defaults: Mapping[str, int] = NO_DEFAULTS, **fixed: Any
+) -> Callable[[Keys], Decoder]:
+    """The reader of a family that is made of ``parts``; ``fixed`` are fields of all its models,
+    ``defaults`` sizes of keys that may be missing. Later parts come first.
     """
 
     def read(keys: Keys) -> Decoder:
@@ -73,7 +75,7 @@ def by_parts(*parts: Part, **fixed: Any) -> Callable[[Keys], Decoder]:
                     layers.append({})
                 layers[n].update(more)
             fields.update(found)
-        return decoder_of(keys, **{**fields, **kinds_of(layers)})
+        return _decoder_of(keys, defaults, **{**fields, **kinds_of(layers)})
 
     return read
 
@@ -126,18 +128,23 @@ def heads_of(width: int) -> Part:
     return lambda keys: {"head_dim": keys.size("head_dim", width)}
 
 
-def turned(default: float) -> Part:
+def share_turned(keys: Keys, default: float) -> float:
     """The share of a head that has rotary positions."""
+    return keys.inside("rope_parameters").share(
+        "partial_rotary_factor", keys.share("partial_rotary_factor", default)
+    )
+
+
+def turned(default: float) -> Part:
+    """The width of the part of a head that has rotary positions; 0: all of it."""
 
     def read(keys: Keys) -> Fields:
         width = keys.size("head_dim", keys.size("hidden_size") // keys.size("num_attention_heads"))
-        if keys.value("rotary_dim") is not None:
-            part = keys.size("rotary_dim")
-            return {"rotary_width": part if part < width else 0}
-        given = keys.inside("rope_parameters").share(
-            "partial_rotary_factor", keys.share("partial_rotary_factor", default)
+        part = (
+            int(width * share_turned(keys, default))
+            if keys.value("rotary_dim") is None
+            else keys.size("rotary_dim")
         )
-        part = int(width * given)
         return {"rotary_width": part if part < width else 0}
 
     return read
@@ -214,16 +221,28 @@ def _windowed(keys: Keys, default: int = 0) -> dict[str, Fields]:
     return {_WINDOW: {"sliding_window": window}, "full_attention": {"sliding_window": 0}}
 
 
-def windows(keys: Keys, every: int) -> Fields:
-    """A window, and each n-th layer sees all keys; or as ``layer_types`` has them, in any order."""
-    found = keys.windows(
-        count_of_layers(keys) if keys.value("num_hidden_layers") is not None else 26, every
-    )
-    return (
-        kinds_of(named_layers(keys, "layer_types", _windowed(keys), lambda n: ""))
-        if found is None
-        else found
-    )
+def windows(default: int, key: str = "") -> Part:
+    """A window, and each n-th layer sees all keys, ``default`` unless ``key`` says another; or as
+    ``layer_types`` has them, in any order.
+    """
+
+    def read(keys: Keys) -> Fields:
+        found = keys.windows(
+            count_of_layers(keys) if keys.value("num_hidden_layers") is not None else 26,
+            keys.size(key, default) if key else default,
+        )
+        return (
+            kinds_of(named_layers(keys, "layer_types", _windowed(keys), lambda n: ""))
+            if found is None
+            else found
+        )
+
+    return read
+
+
+def capped(keys: Keys) -> Fields:
+    """Logits are bounded if the config says by how much."""
+    return {"final_softcap": keys.value("final_logit_softcapping") is not None}
 
 
 def late_windows(default: int) -> Part:

@@ -28,6 +28,7 @@ from hosim.io.models.config_parts import (
     bare_layers,
     biases,
     by_parts,
+    capped,
     every_nth_full,
     heads_of,
     indexed,
@@ -73,10 +74,6 @@ def _internlm_biases(keys: Keys) -> Fields:
         "out_bias": own,
         "mlp_bias": keys.flag("mlp_bias", every),
     }
-
-
-def _capped(keys: Keys) -> Fields:
-    return {"final_softcap": keys.value("final_logit_softcapping") is not None}
 
 
 def _first_full(n: int, keys: Keys) -> str:
@@ -170,7 +167,7 @@ _GLM4_MOE = by_parts(
 _NO_BIAS = only(attention_bias=False)
 _SPARSE_LATENT = (_NO_BIAS, latent, _groups(3), shared("n_shared_experts", 1))
 _GRANITE_MOE = (biases(), mixture(2, width="intermediate_size", count=8))
-_GRANITE = {"embedding_scale": True, "fused_gate_up": True, "names": "granite-moe"}
+_GRANITE: Fields = {"embedding_scale": True, "fused_gate_up": True, "names": "granite-moe"}
 _HUNYUAN = (biases(), normed_heads())
 
 _APERTUS = by_parts(
@@ -332,14 +329,14 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             tied(),
             activation("hidden_activation", "gelu_pytorch_tanh"),
             every_nth_full(2),
-            _capped,
+            capped,
             embedding_scale=True,
             names="gemma",
         ),
         "nanochat": by_parts(
             biases(),
             activation("hidden_act", "relu2"),
-            _capped,
+            capped,
             norm="rms_without_weight",
             embedding_norm=True,
             qk_norm=True,
