@@ -189,9 +189,7 @@ def normed_heads(key: str = "", *, default: bool = True, over: str = "head") -> 
     return read
 
 
-def every_nth_full(
-    default: int, *, key: str = "sliding_window_pattern", bare: bool = False, window: int = 0
-) -> Part:
+def every_nth_full(default: int, *, bare: bool = False, window: int = 0) -> Part:
     """Layers of a sliding window among which each n-th, or each that ``layer_types`` says, sees all
     keys; ``bare``: without positions.
     """
@@ -203,7 +201,7 @@ def every_nth_full(
         }
         if keys.value("sliding_window") is None and not window:
             known = {name: {} for name in known}
-        every = keys.size(key, default)
+        every = keys.size("sliding_window_pattern", default)
         return {
             LAYERS: named_layers(
                 keys,
@@ -245,25 +243,21 @@ def capped(keys: Keys) -> Fields:
     return {"final_softcap": keys.value("final_logit_softcapping") is not None}
 
 
-def late_windows(default: int) -> Part:
+def late_windows(keys: Keys) -> Fields:
     """A window in the layers from ``max_window_layers`` on, or in those that ``layer_types`` says,
     if it is used (Qwen).
     """
-
-    def read(keys: Keys) -> Fields:
-        if not keys.flag("use_sliding_window", False) or not keys.value("sliding_window"):
-            return {}
-        first = keys.size("max_window_layers", default, 0)
-        return {
-            LAYERS: named_layers(
-                keys,
-                "layer_types",
-                _windowed(keys),
-                lambda n: _WINDOW if n >= first else "full_attention",
-            )
-        }
-
-    return read
+    if not keys.flag("use_sliding_window", False) or not keys.value("sliding_window"):
+        return {}
+    first = keys.size("max_window_layers", 28, 0)
+    return {
+        LAYERS: named_layers(
+            keys,
+            "layer_types",
+            _windowed(keys),
+            lambda n: _WINDOW if n >= first else "full_attention",
+        )
+    }
 
 
 def listed_windows(usual: Callable[[int, Keys], str]) -> Part:
@@ -307,25 +301,19 @@ def every(default: int, key: str = "full_attention_interval") -> Callable[[int, 
     return lambda n, keys: _LINEAR[0] if (n + 1) % keys.size(key, default) else _FULL[0]
 
 
-def bare_layers(default: int = 4) -> Part:
+def bare_layers(keys: Keys) -> Fields:
     """Return the layers that have no positions: those of ``no_rope_layers`` that are 0, or each
     n-th.
     """
-
-    def read(keys: Keys) -> Fields:
-        count, step = count_of_layers(keys), keys.size("no_rope_layer_interval", default)
-        listed = keys.value("no_rope_layers") or [int((n + 1) % step != 0) for n in range(count)]
-        if (
-            not isinstance(listed, list)
-            or len(listed) < count
-            or not all([type(each) in (int, bool) for each in listed])
-        ):
-            raise keys.refusal(
-                "no_rope_layers", f"expected a list of {count} numbers, got {listed!r}"
-            )
-        return {LAYERS: [{} if has else {"positions": "none"} for has in listed[:count]]}
-
-    return read
+    count, step = count_of_layers(keys), keys.size("no_rope_layer_interval", 4)
+    listed = keys.value("no_rope_layers") or [int((n + 1) % step != 0) for n in range(count)]
+    if (
+        not isinstance(listed, list)
+        or len(listed) < count
+        or not all([type(each) in (int, bool) for each in listed])
+    ):
+        raise keys.refusal("no_rope_layers", f"expected a list of {count} numbers, got {listed!r}")
+    return {LAYERS: [{} if has else {"positions": "none"} for has in listed[:count]]}
 
 
 def latent(keys: Keys) -> Fields:

@@ -110,7 +110,7 @@ def _llama4(keys: Keys) -> Fields:
     weights.
     """
     chunk, normed = keys.size("attention_chunk_size", 8192, 0), keys.flag("use_qk_norm", True)
-    bare = ["positions" in each for each in bare_layers()(keys)[LAYERS]]
+    bare = ["positions" in each for each in bare_layers(keys)[LAYERS]]
     known = {
         "chunked_attention": {"sliding_window": chunk},
         "full_attention": {"sliding_window": 0},
@@ -224,7 +224,7 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             names="phimoe",
         ),
         "qwen2_moe": by_parts(
-            late_windows(28),
+            late_windows,
             biases(True, key="qkv_bias", out=False),
             mixture(4, count=60, where=stepped),
             shared_wide("shared_expert_intermediate_size", 5632, gated=True),
@@ -245,7 +245,7 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             **_POST,
         ),
         "seed_oss": by_parts(heads_of(128), _seed_biases),
-        "smollm3": by_parts(only(use_sliding_window=False), biases(), bare_layers(), tied()),
+        "smollm3": by_parts(only(use_sliding_window=False), biases(), bare_layers, tied()),
         "exaone4": by_parts(normed_heads(), every_nth_full(4, bare=True), **_POST),
         "exaone_moe": by_parts(
             normed_heads(),
