@@ -14,7 +14,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hosim.plain_text import one_line
@@ -89,6 +89,22 @@ class InputError(HosimError):
         self.source = source
         self.where = where
         super().__init__(": ".join(part for part in (source, where, message) if part))
+
+
+Rule = tuple[str, object, str]
+"""The path of what a rule is about, whether it is broken, and what to say then."""
+
+
+def refuse(rules: Iterable[Rule], *, source: str | None = None) -> None:
+    """Raise :class:`InputError` for the first of ``rules`` that is broken.
+
+    >>> refuse([("zero", 4 > 3, "expected a stage from 0 to 3, got 4")])
+    Traceback (most recent call last):
+    hosim.errors.InputError: zero: expected a stage from 0 to 3, got 4
+    """
+    for where, broken, why in rules:
+        if broken:
+            raise InputError(why, source=source, where=where)
 
 
 class UnitError(InputError):

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
+from hosim.base.nearest_rank import grouped
 from hosim.graph import Graph
-from hosim.result import WORKSPACE, Residency, Stall, Timeline, Transfer
+from hosim.result import WORKSPACE, Stall, Timeline, Transfer
 
 Interval = tuple[int, int]
 """``[start, end)``."""
@@ -34,11 +35,9 @@ def stalls_by_transfer(timeline: Timeline) -> dict[int, list[Stall]]:
     """The stalls of all streams that are blamed on each transfer, by the transfer's place in the
     timeline.
     """
-    found: dict[int, list[Stall]] = {}
-    for stall in timeline.stalls:
-        if stall.transfer is not None:
-            found.setdefault(stall.transfer, []).append(stall)
-    return found
+    return grouped(
+        (stall.transfer, stall) for stall in timeline.stalls if stall.transfer is not None
+    )
 
 
 # -- times
@@ -94,9 +93,7 @@ def busy(timeline: Timeline) -> dict[str, Spans]:
     """Return the time spans in which each channel that moved something carried at least one
     transfer.
     """
-    carried: dict[str, list[Interval]] = {}
-    for x in timeline.transfers:
-        carried.setdefault(x.channel, []).append((x.start_ns, x.end_ns))
+    carried = grouped((x.channel, (x.start_ns, x.end_ns)) for x in timeline.transfers)
     return {channel: Spans(intervals) for channel, intervals in carried.items()}
 
 
@@ -104,10 +101,11 @@ def residence(timeline: Timeline, tier: str) -> dict[int, Spans]:
     """Return the time spans in which each tensor that ``tier`` ever holds is held there, transfers
     under way included.
     """
-    held: dict[int, list[Interval]] = {}
-    for r in timeline.residencies:
-        if r.tier == tier and r.tensor >= 0:
-            held.setdefault(r.tensor, []).append((r.start_ns, r.end_ns))
+    held = grouped(
+        (r.tensor, (r.start_ns, r.end_ns))
+        for r in timeline.residencies
+        if r.tier == tier and r.tensor >= 0
+    )
     return {t: Spans(intervals) for t, intervals in held.items()}
 
 
@@ -190,12 +188,11 @@ def occupancy_by_kind(graph: Graph, timeline: Timeline, tier: str) -> dict[str, 
     """Like :func:`occupancy`, for each kind of tensor (and the workspaces of ops) that is ever
     held.
     """
-    held: dict[str, list[Residency]] = {}
-    for r in timeline.residencies:
-        if r.tier == tier and r.bytes and r.end_ns > r.start_ns:
-            held.setdefault(
-                graph.tensors[r.tensor].kind if r.tensor >= 0 else WORKSPACE, []
-            ).append(r)
+    held = grouped(
+        (graph.tensors[r.tensor].kind if r.tensor >= 0 else WORKSPACE, r)
+        for r in timeline.residencies
+        if r.tier == tier and r.bytes and r.end_ns > r.start_ns
+    )
     return {kind: steps((r.start_ns, r.end_ns, r.bytes) for r in own) for kind, own in held.items()}
 
 
@@ -217,9 +214,7 @@ class Traffic:
 
     def __init__(self, timeline: Timeline, queue_of: Mapping[str, str]) -> None:
         self._queue_of = queue_of
-        self._on: dict[str, list[Transfer]] = {}
-        for x in timeline.transfers:
-            self._on.setdefault(queue_of[x.channel], []).append(x)
+        self._on = grouped((queue_of[x.channel], x) for x in timeline.transfers)
         for transfers in self._on.values():
             transfers.sort(key=lambda x: (x.start_ns, x.end_ns))
         self._starts = {

@@ -9,6 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from hosim.base.nearest_rank import grouped
 from hosim.gate.judged_metrics import FAMILIES, PEAK, REGRESSION, SAME, MetricVerdict, family, human
 from hosim.gate.verdicts import ERROR, CaseVerdict, summary
 from hosim.plain_text import counted, printable
@@ -228,10 +229,7 @@ def with_a_row(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
 
 def noted(verdicts: Sequence[CaseVerdict]) -> list[str]:
     """A line for each note on the figures, with the cases that have it, or how many they are."""
-    having: dict[str, list[str]] = {}
-    for v in verdicts:
-        for line in v.notes:
-            having.setdefault(line, []).append(v.case)
+    having = grouped((line, v.case) for v in verdicts for line in v.notes)
     return [
         f"{', '.join(cases) if len(cases) <= _NAMED else counted(len(cases), 'case')}: {line}"
         for line, cases in having.items()

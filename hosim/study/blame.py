@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from hosim import engine
 from hosim.analysis import canonical_places
 from hosim.analysis.slack import PathPart, spent_ns, step_path
+from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import Plan
 from hosim.data.folded_parts import folded, tensors_of
 from hosim.errors import InfeasibleError
@@ -144,19 +145,16 @@ class _View:
         }
         self.destination = {channel.name: channel.destination for channel in hardware.channels}
         self.traffic = Traffic(timeline, hardware.queue_of)
-        self.op_ends: dict[int, list[int]] = {}
-        for i, end in enumerate(timeline.op_end_ns):
-            self.op_ends.setdefault(end, []).append(i)
+        self.op_ends = grouped((end, i) for i, end in enumerate(timeline.op_end_ns))
         ran = sorted((end, i) for i, end in enumerate(timeline.op_end_ns) if end >= 0)
         self.ended_at, self.ended = [end for end, _ in ran], [i for _, i in ran]
         used = {tier_of(self.graph.ops[i], hardware) for i in self.graph.elsewhere} | {
             hardware.device_tier
         }
         self.held = {tier: occupancy(timeline, tier) for tier in used}
-        self.leaving: dict[tuple[str, int], list[int]] = {}
-        for r in timeline.residencies:
-            if r.tensor >= 0:
-                self.leaving.setdefault((r.tier, r.end_ns), []).append(r.tensor)
+        self.leaving = grouped(
+            ((r.tier, r.end_ns), r.tensor) for r in timeline.residencies if r.tensor >= 0
+        )
 
     def stalls(self) -> Iterator[ExplainedStall]:
         yield from self._before_ops()

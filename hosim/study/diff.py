@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from hosim.analysis import canonical
 from hosim.base.in_cells import InCells
+from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
 from hosim.graph import Tensor
@@ -247,11 +248,10 @@ def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str
             row |= {f"copied_bytes_{side}": (prefetches + stores) * tensor.size_bytes}
         for op, issued in _after(plan).items():
             ops[op][f"cache_ops_{side}"] = ", ".join(issued)
-        by_tensor: dict[str, list[str]] = {}
-        for cache_op in sorted(plan.cache_ops, key=lambda c: c.after):
-            by_tensor.setdefault(graph.tensors[cache_op.tensor].name, []).append(
-                f"{cache_op.op} after {_place(plan, cache_op)}"
-            )
+        by_tensor = grouped(
+            (graph.tensors[cache_op.tensor].name, f"{cache_op.op} after {_place(plan, cache_op)}")
+            for cache_op in sorted(plan.cache_ops, key=lambda c: c.after)
+        )
         for name, listed in by_tensor.items():
             tensors[name][f"cache_ops_{side}"] = ", ".join(listed)
     for row in ops.values():
@@ -266,10 +266,9 @@ def _without_shared(row: Row) -> None:
 
 
 def _after(plan: Plan) -> dict[str, list[str]]:
-    issued: dict[str, list[str]] = {}
-    for c in plan.cache_ops:
-        issued.setdefault(_place(plan, c), []).append(f"{c.op} {plan.graph.tensors[c.tensor].name}")
-    return issued
+    return grouped(
+        (_place(plan, c), f"{c.op} {plan.graph.tensors[c.tensor].name}") for c in plan.cache_ops
+    )
 
 
 def _place(plan: Plan, cache_op: CacheOp) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from hosim import engine
 from hosim.analysis.costmodel import copies_compete
 from hosim.analysis.costmodel.transfers import sent_bytes, taken_as_pinned
+from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import Plan
 from hosim.data.runtime import NONE
 from hosim.errors import InputError, PlanError, UnitError
@@ -73,10 +74,11 @@ def lines(found: Sequence[Price]) -> list[str]:
     matter = [
         str(price) for price in found if price.saves_ns or not (price.note or price.saves_ns == 0)
     ]
-    same: dict[str, list[str]] = {}
-    for price in found:
-        if not price.saves_ns and (price.note or price.saves_ns == 0):
-            same.setdefault(price.note, []).append(price.change)
+    same = grouped(
+        (price.note, price.change)
+        for price in found
+        if not price.saves_ns and (price.note or price.saves_ns == 0)
+    )
     idle = [
         f"Nothing is saved by {'; '.join(changes)}" for changes in [same.pop("", [])] if changes
     ]

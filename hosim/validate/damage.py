@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from hosim.base.nearest_rank import grouped
 from hosim.errors import InputError
-from hosim.io.importers.recordings import KinetoTrace, StreamId, stream_of
+from hosim.io.importers.recordings import KinetoTrace, stream_of
 from hosim.units import human_time
 
 INSIDE_NS = 100_000
@@ -25,9 +26,7 @@ def refuse_damage(trace: KinetoTrace, source: str) -> None:
     """
     if any(call.name.startswith("hip") for call in trace.calls):
         return
-    streams: dict[StreamId, list[int]] = {}
-    for i, op in enumerate(trace.ops):
-        streams.setdefault(stream_of(op), []).append(i)
+    streams = grouped((stream_of(op), i) for i, op in enumerate(trace.ops))
     for (_, stream), queue in streams.items():
         for a, b in pairwise(queue):
             first, second = trace.ops[a], trace.ops[b]

@@ -18,6 +18,7 @@ from math import ceil
 from hosim.analysis.lower_bounds.any_processor import durations_by_processor, fits_on
 from hosim.analysis.lower_bounds.linear_program import LinearProgram, SolverStopped, Term, whole_ns
 from hosim.analysis.lower_bounds.passages import Passages
+from hosim.base.nearest_rank import grouped
 from hosim.data.stream_order import stream_predecessors
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware
@@ -231,9 +232,7 @@ class _ShareProgram:
             [(share, -float(graph.tensors[t].size_bytes)) for t, share in there.items()],
             -float(capacity_bytes),
         )
-        reads: dict[tuple[int, int], list[_Read]] = {}
-        for read in self._reads():
-            reads.setdefault((read.tensor, read.writer), []).append(read)
+        reads = grouped(((read.tensor, read.writer), read) for read in self._reads())
         for (t, writer), listed in reads.items():
             into, out = program.variable(), program.variable()
             for read in listed:

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from hosim.analysis.packing.order_tree import OrderTree, together
 from hosim.analysis.packing.section_events import SectionEvents
+from hosim.base.nearest_rank import grouped
 
 # -- holes
 # --------------------------------------------------------------------------------------------------
@@ -248,9 +249,9 @@ def _of_ending(
         # leaves open.
         yield Exchange(ending, _EMPTY, starting, 0)
         return
-    by_sum: dict[int, list[frozenset[int]]] = {}
-    for subset in _subsets(sorted(starting)):
-        by_sum.setdefault(_sum(subset, size), []).append(frozenset(subset))
+    by_sum = grouped(
+        (_sum(subset, size), frozenset(subset)) for subset in _subsets(sorted(starting))
+    )
     tensor = min(ending)
     groups = [frozenset((tensor, *others)) for others in _subsets(sorted(ending - {tensor}))]
     groups += [

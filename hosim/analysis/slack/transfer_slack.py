@@ -30,6 +30,7 @@ from operator import itemgetter
 
 from hosim.analysis.slack.awaited_copies import awaited_copies
 from hosim.base.collector import no_collection
+from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
@@ -136,9 +137,7 @@ class _SlackWalk:
         self.after: list[list[int]] = [[] for _ in self.begin]
         self.beside: dict[int, list[int]] = {}
         self.makespan = max(self.end, default=0)
-        self.records: dict[int, list[int]] = {}
-        for r, x in enumerate(self.transfers):
-            self.records.setdefault(x.cache_op, []).append(ops + r)
+        self.records = grouped((x.cache_op, ops + r) for r, x in enumerate(self.transfers))
         self.ready: dict[int, int] = {}
         self.where = [tier_of(op, hardware) for op in self.graph.ops]
         self.starts = plan.residency(hardware.device_tier)
@@ -172,11 +171,12 @@ class _SlackWalk:
         """Transfers wait for an engine of their channel, behind those ahead of them."""
         ops, queue_of = len(self.graph.ops), self.hardware.queue_of
         on = {channel.name: channel.engines for channel in self.hardware.channels}
-        queues: dict[str, list[int]] = {}
-        for _, _, _, r in sorted(
-            [(x.start_ns, x.issue_ns, x.cache_op, r) for r, x in enumerate(self.transfers)]
-        ):
-            queues.setdefault(queue_of[self.transfers[r].channel], []).append(ops + r)
+        queues = grouped(
+            (queue_of[self.transfers[r].channel], ops + r)
+            for _, _, _, r in sorted(
+                [(x.start_ns, x.issue_ns, x.cache_op, r) for r, x in enumerate(self.transfers)]
+            )
+        )
         for channel, queue in queues.items():
             engines: list[tuple[int, int]] = []
             for r in queue:
@@ -194,9 +194,9 @@ class _SlackWalk:
         """Chunks of a cache op pass each hop one by one, and a hop after the one before; in between
         they take room until they are over.
         """
-        hops: dict[str, list[int]] = {}
-        for r in sorted(records, key=self.begin.__getitem__):
-            hops.setdefault(self._moved(r).channel, []).append(r)
+        hops = grouped(
+            (self._moved(r).channel, r) for r in sorted(records, key=self.begin.__getitem__)
+        )
         for chunks in hops.values():
             for ahead, r in pairwise(chunks):
                 self.after[r].append(ahead)
@@ -218,11 +218,12 @@ class _SlackWalk:
         """Cache ops of a tensor wait for one another and for ops that write it, ops for cache ops;
         and what all of them hold.
         """
-        copies: dict[int, list[int]] = {}
-        for k in sorted(
-            range(len(self.plan.cache_ops)), key=lambda k: (self.plan.cache_ops[k].after, k)
-        ):
-            copies.setdefault(self.plan.cache_ops[k].tensor, []).append(k)
+        copies = grouped(
+            (self.plan.cache_ops[k].tensor, k)
+            for k in sorted(
+                range(len(self.plan.cache_ops)), key=lambda k: (self.plan.cache_ops[k].after, k)
+            )
+        )
         writers, survives, starts, end = (
             self.graph.writers,
             self.graph.survives,

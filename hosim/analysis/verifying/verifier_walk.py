@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from hosim.analysis.verifying.finding import Finding
+from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -81,9 +82,7 @@ def walk(plan: Plan, hardware: Hardware, cache_ops: Iterable[int]) -> list[Findi
     """Return the findings about broken rules along ``plan``, considering the well-formed
     ``cache_ops`` (positions, ascending).
     """
-    after: dict[int, list[int]] = {}
-    for c in cache_ops:
-        after.setdefault(plan.cache_ops[c].after, []).append(c)
+    after = grouped((plan.cache_ops[c].after, c) for c in cache_ops)
     state = _VerifierWalk(plan, hardware)
     for i in range(AT_START, len(plan.graph.ops)):
         if i != AT_START:

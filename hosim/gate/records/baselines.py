@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
+from hosim.base.nearest_rank import grouped
 from hosim.data.draws import Draws, LaterDraws
 from hosim.data.versions import REPLAY
 from hosim.errors import InputError
@@ -272,9 +273,7 @@ def _table(name: str, values: Mapping[str, str]) -> Iterator[str]:
 def _listed(name: str, listing: Listing, say: Any, most: int = LINES) -> Iterator[str]:
     if not listing.items and not listing.others:
         return
-    by_value: dict[tuple[str, int, str], list[str]] = {}
-    for item in listing.items:
-        by_value.setdefault((item.label, item.value, _span(item)), []).append(item.name)
+    by_value = grouped(((item.label, item.value, _span(item)), item.name) for item in listing.items)
     rows = [
         (label, text + span, value, count)
         for (label, value, span), names in by_value.items()

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 
+from hosim.base.nearest_rank import grouped
 from hosim.gate.records.baselines import as_word
 from hosim.gate.records.record import GraphRecord, Item, Listing
 from hosim.graph import MAIN_STREAM, Graph, Op, Tensor
@@ -33,10 +34,7 @@ def _shapes_of(graph: Graph) -> dict[str, list[str]]:
     """The names of the ops of each shape, in program order."""
     roles = [role_of(tensor.name) for tensor in graph.tensors]
     ops = [role_of(op.name) for op in graph.ops]
-    found: dict[str, list[str]] = {}
-    for op in graph.ops:
-        found.setdefault(_shape(op, roles, ops), []).append(op.name)
-    return found
+    return grouped((_shape(op, roles, ops), op.name) for op in graph.ops)
 
 
 def _label(tensor: Tensor) -> str:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from hosim.analysis.costmodel import machine_of_copies
 from hosim.analysis.lower_bounds import LowerBounds
+from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import AT_START, Plan
 from hosim.check_certificate import Program, bound, ways
 from hosim.errors import InputError
@@ -23,7 +24,7 @@ from hosim.graph import Graph
 from hosim.hardware import Channel, Fabric, Hardware
 from hosim.jitter import Jitter
 from hosim.processors import tier_of
-from hosim.result import LEDGER, Residency, Result, Timeline, Transfer
+from hosim.result import LEDGER, Result, Timeline, Transfer
 
 # -- certificate path
 # --------------------------------------------------------------------------------------------------
@@ -246,9 +247,7 @@ class _LongestPath:
 
     def legs(self) -> dict[Place, dict[Place, tuple[float, dict[str, Any]]]]:
         """By end and begin: what a leg takes, and the leg as a certificate says it."""
-        queues: dict[str, list[int]] = {}
-        for i, op in enumerate(self.ops):
-            queues.setdefault(op["stream"], []).append(i)
+        queues = grouped((op["stream"], i) for i, op in enumerate(self.ops))
         points = self.points()
         found: dict[Place, dict[Place, tuple[float, dict[str, Any]]]] = {}
         for queue in queues.values():
@@ -516,10 +515,7 @@ def _decided(
     """The transfers of each copy that a runtime policy decided on: those of a tensor until all of
     it is where it stays.
     """
-    kept: dict[tuple[int, str], list[Residency]] = {}
-    for r in timeline.residencies:
-        if not r.staged:
-            kept.setdefault((r.tensor, r.tier), []).append(r)
+    kept = grouped(((r.tensor, r.tier), r) for r in timeline.residencies if not r.staged)
     under_way: dict[int, list[Transfer]] = {}
     arrived: dict[int, int] = {}
     for x in sorted(timeline.transfers, key=lambda x: (x.start_ns, x.end_ns)):

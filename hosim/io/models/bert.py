@@ -7,8 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosim.io.models.config import Run, layers_of
-from hosim.io.models.dense import attended, dense, gelu, looked_up, normed
-from hosim.io.models.functions import add, cross_entropy, dropout, linear
+from hosim.io.models.dense import attended, dense, gelu, looked_up, normed, repeated, scored
+from hosim.io.models.functions import add, dropout
 from hosim.io.models.tape import Tape, Value
 
 
@@ -43,13 +43,14 @@ def bert(t: Tape, config: Bert, run: Run) -> Value:
             looked_up(t, run, "position_embeddings", places, config.max_position_embeddings, width),
         )
         x = dropout(t, normed(t, run, "LayerNorm", x), config.dropout)
-    for n in layers_of(config, run):
-
-        def layer(x: Value, n: int = n) -> Value:
-            with t.scope(f"bert.encoder.layer.{n}"):
-                return _layer(t, config, run, x)
-
-        x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
+    x = repeated(
+        t,
+        run,
+        layers_of(config, run),
+        "bert.encoder.layer",
+        x,
+        lambda x: _layer(t, config, run, x),
+    )
     with t.scope("cls.predictions"):
         with t.scope("transform"):
             x = normed(t, run, "LayerNorm", gelu(t, run, dense(t, run, "dense", x, width)))
@@ -57,25 +58,7 @@ def bert(t: Tape, config: Bert, run: Run) -> Value:
     table = t.parameter(
         "bert.embeddings.word_embeddings.weight", (config.vocab_size, width), run.dtype
     )
-    if not run.training:
-        flops = 2 * x.rows * width * config.vocab_size
-        sizes, wide = (x.rows, config.vocab_size, width), (*shape, config.vocab_size)
-        return t.op(
-            "decoder",
-            "matmul",
-            [x, table, bias],
-            wide,
-            flops=flops,
-            result_kind="output",
-            kernel="gemm",
-            sizes=sizes,
-        )
-    logits = linear(t, x, table, bias, label="decoder")
-    return cross_entropy(
-        t,
-        logits.view(logits.rows, config.vocab_size),
-        t.held("labels", (logits.rows,), "int64", "input"),
-    )
+    return scored(t, run, x, table, bias, "decoder")
 
 
 def _layer(t: Tape, config: Bert, run: Run, x: Value) -> Value:

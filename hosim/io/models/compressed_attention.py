@@ -19,7 +19,7 @@ from hosim.io.models.engine_layer import sinks
 from hosim.io.models.functions import linear
 from hosim.io.models.kv_cache import parts_of_cache
 from hosim.io.models.layer_inputs import Positions
-from hosim.io.models.norms import rms_norm
+from hosim.io.models.norms import rms_norm, weighted_norm
 from hosim.io.models.tape import Tape, Value
 
 
@@ -27,13 +27,13 @@ def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: P
     """Return the result of attention over ``x`` [batch, tokens, hidden]."""
     batch, tokens, hidden = x.shape
     heads, width = config.num_attention_heads, config.head_dim
-    latent = _normed(t, run, "q_a_norm", projected(t, run, "q_a_proj", x, config.q_lora_rank))
+    narrow = projected(t, run, "q_a_proj", x, config.q_lora_rank)
+    latent = weighted_norm(t, run, "q_a_norm", narrow, fused=True)
     q = projected(t, run, "q_b_proj", latent, heads * width).view(batch, tokens, heads, width)
     with t.scope("q_b_norm"):
         q = rms_norm(t, q, None, fused=True).view(batch, heads, tokens, width)
-    kv = _normed(t, run, "kv_norm", projected(t, run, "kv_proj", x, width)).view(
-        batch, 1, tokens, width
-    )
+    made = projected(t, run, "kv_proj", x, width)
+    kv = weighted_norm(t, run, "kv_norm", made, fused=True).view(batch, 1, tokens, width)
     assert shared.turns is not None
     q, kv = [
         rotated(t, y, *shared.turns, fused=True, label=f"rope_{name}")
@@ -54,11 +54,6 @@ def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: P
     return projected(
         t, run, "o_b_proj", _grouped(t, config, run, y.view(batch, tokens, heads * width)), hidden
     )
-
-
-def _normed(t: Tape, run: Run, name: str, y: Value) -> Value:
-    with t.scope(name):
-        return rms_norm(t, y, t.parameter("weight", y.shape[-1:], run.dtype), fused=True)
 
 
 def _grouped(t: Tape, config: Decoder, run: Run, y: Value) -> Value:

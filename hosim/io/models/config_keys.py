@@ -242,12 +242,3 @@ class Keys:
         if not known or full != (list(range(step, layers + 1, step)) if step else []):
             return None
         return {"sliding_window": self.window(), "full_attention_every": step}
-
-    def turned(self, default: float) -> int:
-        """Return the part of a head that has rotary positions; 0: all of it."""
-        width = self.size("hidden_size") // self.size("num_attention_heads")
-        part = self.inside("rope_parameters").share(
-            "partial_rotary_factor", self.share("partial_rotary_factor", default)
-        )
-        turned = int(width * part)
-        return turned if turned < width else 0

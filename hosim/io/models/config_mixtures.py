@@ -139,7 +139,7 @@ def delta(heads: tuple[int, int] = (16, 32), widths: tuple[int, int] = (128, 128
     return read
 
 
-def mamba2(*, inner: str = "", norm: bool = True) -> Part:
+def mamba2(*, inner: str = "") -> Part:
     """The sizes of Mamba-2 under the keys of Bamba, Granite and Falcon-H1; ``inner``: the key of
     its width, if it has one.
     """
@@ -163,7 +163,6 @@ def mamba2(*, inner: str = "", norm: bool = True) -> Part:
             "conv_kernel": keys.size("mamba_d_conv", 4),
             "conv_bias": keys.flag("mamba_conv_bias", True),
             "state_bias": keys.flag("mamba_proj_bias", False),
-            "state_norm": norm,
         }
 
     return read

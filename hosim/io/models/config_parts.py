@@ -26,7 +26,7 @@ _FULL, _WINDOW, _LINEAR = (
 )
 
 
-def decoder_of(keys: Keys, defaults: Mapping[str, int] = NO_DEFAULTS, **more: Any) -> Decoder:
+def _decoder_of(keys: Keys, defaults: Mapping[str, int], **more: Any) -> Decoder:
     """Return the configuration of a decoder with rotary positions and gated MLPs; ``more`` is of
     the family, ``defaults`` are of keys that may be missing.
     """
@@ -58,9 +58,11 @@ def decoder_of(keys: Keys, defaults: Mapping[str, int] = NO_DEFAULTS, **more: An
     )
 
 
-def by_parts(*parts: Part, **fixed: Any) -> Callable[[Keys], Decoder]:
-    """The reader of a family that is made of ``parts``; ``fixed`` are fields of all its models.
-    Later parts come first.
+def by_parts(
+    *parts: Part, defaults: Mapping[str, int] = NO_DEFAULTS, **fixed: Any
+) -> Callable[[Keys], Decoder]:
+    """The reader of a family that is made of ``parts``; ``fixed`` are fields of all its models,
+    ``defaults`` sizes of keys that may be missing. Later parts come first.
     """
 
     def read(keys: Keys) -> Decoder:
@@ -73,7 +75,7 @@ def by_parts(*parts: Part, **fixed: Any) -> Callable[[Keys], Decoder]:
                     layers.append({})
                 layers[n].update(more)
             fields.update(found)
-        return decoder_of(keys, **{**fields, **kinds_of(layers)})
+        return _decoder_of(keys, defaults, **{**fields, **kinds_of(layers)})
 
     return read
 
@@ -126,18 +128,23 @@ def heads_of(width: int) -> Part:
     return lambda keys: {"head_dim": keys.size("head_dim", width)}
 
 
-def turned(default: float) -> Part:
+def share_turned(keys: Keys, default: float) -> float:
     """The share of a head that has rotary positions."""
+    return keys.inside("rope_parameters").share(
+        "partial_rotary_factor", keys.share("partial_rotary_factor", default)
+    )
+
+
+def turned(default: float) -> Part:
+    """The width of the part of a head that has rotary positions; 0: all of it."""
 
     def read(keys: Keys) -> Fields:
         width = keys.size("head_dim", keys.size("hidden_size") // keys.size("num_attention_heads"))
-        if keys.value("rotary_dim") is not None:
-            part = keys.size("rotary_dim")
-            return {"rotary_width": part if part < width else 0}
-        given = keys.inside("rope_parameters").share(
-            "partial_rotary_factor", keys.share("partial_rotary_factor", default)
+        part = (
+            int(width * share_turned(keys, default))
+            if keys.value("rotary_dim") is None
+            else keys.size("rotary_dim")
         )
-        part = int(width * given)
         return {"rotary_width": part if part < width else 0}
 
     return read
@@ -182,9 +189,7 @@ def normed_heads(key: str = "", *, default: bool = True, over: str = "head") -> 
     return read
 
 
-def every_nth_full(
-    default: int, *, key: str = "sliding_window_pattern", bare: bool = False, window: int = 0
-) -> Part:
+def every_nth_full(default: int, *, bare: bool = False, window: int = 0) -> Part:
     """Layers of a sliding window among which each n-th, or each that ``layer_types`` says, sees all
     keys; ``bare``: without positions.
     """
@@ -196,7 +201,7 @@ def every_nth_full(
         }
         if keys.value("sliding_window") is None and not window:
             known = {name: {} for name in known}
-        every = keys.size(key, default)
+        every = keys.size("sliding_window_pattern", default)
         return {
             LAYERS: named_layers(
                 keys,
@@ -214,37 +219,45 @@ def _windowed(keys: Keys, default: int = 0) -> dict[str, Fields]:
     return {_WINDOW: {"sliding_window": window}, "full_attention": {"sliding_window": 0}}
 
 
-def windows(keys: Keys, every: int) -> Fields:
-    """A window, and each n-th layer sees all keys; or as ``layer_types`` has them, in any order."""
-    found = keys.windows(
-        count_of_layers(keys) if keys.value("num_hidden_layers") is not None else 26, every
-    )
-    return (
-        kinds_of(named_layers(keys, "layer_types", _windowed(keys), lambda n: ""))
-        if found is None
-        else found
-    )
-
-
-def late_windows(default: int) -> Part:
-    """A window in the layers from ``max_window_layers`` on, or in those that ``layer_types`` says,
-    if it is used (Qwen).
+def windows(default: int, key: str = "") -> Part:
+    """A window, and each n-th layer sees all keys, ``default`` unless ``key`` says another; or as
+    ``layer_types`` has them, in any order.
     """
 
     def read(keys: Keys) -> Fields:
-        if not keys.flag("use_sliding_window", False) or not keys.value("sliding_window"):
-            return {}
-        first = keys.size("max_window_layers", default, 0)
-        return {
-            LAYERS: named_layers(
-                keys,
-                "layer_types",
-                _windowed(keys),
-                lambda n: _WINDOW if n >= first else "full_attention",
-            )
-        }
+        found = keys.windows(
+            count_of_layers(keys) if keys.value("num_hidden_layers") is not None else 26,
+            keys.size(key, default) if key else default,
+        )
+        return (
+            kinds_of(named_layers(keys, "layer_types", _windowed(keys), lambda n: ""))
+            if found is None
+            else found
+        )
 
     return read
+
+
+def capped(keys: Keys) -> Fields:
+    """Logits are bounded if the config says by how much."""
+    return {"final_softcap": keys.value("final_logit_softcapping") is not None}
+
+
+def late_windows(keys: Keys) -> Fields:
+    """A window in the layers from ``max_window_layers`` on, or in those that ``layer_types`` says,
+    if it is used (Qwen).
+    """
+    if not keys.flag("use_sliding_window", False) or not keys.value("sliding_window"):
+        return {}
+    first = keys.size("max_window_layers", 28, 0)
+    return {
+        LAYERS: named_layers(
+            keys,
+            "layer_types",
+            _windowed(keys),
+            lambda n: _WINDOW if n >= first else "full_attention",
+        )
+    }
 
 
 def listed_windows(usual: Callable[[int, Keys], str]) -> Part:
@@ -288,25 +301,19 @@ def every(default: int, key: str = "full_attention_interval") -> Callable[[int, 
     return lambda n, keys: _LINEAR[0] if (n + 1) % keys.size(key, default) else _FULL[0]
 
 
-def bare_layers(default: int = 4) -> Part:
+def bare_layers(keys: Keys) -> Fields:
     """Return the layers that have no positions: those of ``no_rope_layers`` that are 0, or each
     n-th.
     """
-
-    def read(keys: Keys) -> Fields:
-        count, step = count_of_layers(keys), keys.size("no_rope_layer_interval", default)
-        listed = keys.value("no_rope_layers") or [int((n + 1) % step != 0) for n in range(count)]
-        if (
-            not isinstance(listed, list)
-            or len(listed) < count
-            or not all([type(each) in (int, bool) for each in listed])
-        ):
-            raise keys.refusal(
-                "no_rope_layers", f"expected a list of {count} numbers, got {listed!r}"
-            )
-        return {LAYERS: [{} if has else {"positions": "none"} for has in listed[:count]]}
-
-    return read
+    count, step = count_of_layers(keys), keys.size("no_rope_layer_interval", 4)
+    listed = keys.value("no_rope_layers") or [int((n + 1) % step != 0) for n in range(count)]
+    if (
+        not isinstance(listed, list)
+        or len(listed) < count
+        or not all([type(each) in (int, bool) for each in listed])
+    ):
+        raise keys.refusal("no_rope_layers", f"expected a list of {count} numbers, got {listed!r}")
+    return {LAYERS: [{} if has else {"positions": "none"} for has in listed[:count]]}
 
 
 def latent(keys: Keys) -> Fields:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-from hosim.errors import InputError
 from hosim.io.models.bert import Bert
 from hosim.io.models.config import Decoder, Layered
 from hosim.io.models.config_keys import Keys
@@ -18,6 +17,7 @@ from hosim.io.models.config_parts import (
     activation,
     biases,
     by_parts,
+    capped,
     count_of_layers,
     heads_of,
     named_layers,
@@ -96,24 +96,12 @@ def _layers(keys: Keys) -> Fields:
     return {LAYERS: layers}
 
 
-def _no_source(keys: Keys, count: int) -> InputError:
-    got = f"got {keys.value('num_kv_shared_layers')} of {count} that share"
-    return keys.refusal(
-        "num_kv_shared_layers", f"expected layers of each kind that make keys, {got}"
-    )
-
-
 def _inputs_of_layers(keys: Keys) -> Fields:
     width = keys.size("hidden_size_per_layer_input", 256, 0)
     return {
         "layer_input_size": width,
         "layer_input_vocab": keys.size("vocab_size_per_layer_input", 262144) if width else 0,
     }
-
-
-def _capped(keys: Keys) -> Fields:
-    keys.only(use_bidirectional_attention="vision")
-    return {"final_softcap": keys.value("final_logit_softcapping") is not None}
 
 
 def _experts(keys: Keys) -> Fields:
@@ -185,7 +173,8 @@ def _gemma4(*more: Callable[[Keys], Fields]) -> Callable[[Keys], Decoder]:
         biases(),
         normed_heads(),
         activation("hidden_activation", "gelu_pytorch_tanh"),
-        _capped,
+        only(use_bidirectional_attention="vision"),
+        capped,
         *more,
         _layers,
         value_norm=True,

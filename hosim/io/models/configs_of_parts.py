@@ -28,6 +28,7 @@ from hosim.io.models.config_parts import (
     bare_layers,
     biases,
     by_parts,
+    capped,
     every_nth_full,
     heads_of,
     indexed,
@@ -75,10 +76,6 @@ def _internlm_biases(keys: Keys) -> Fields:
     }
 
 
-def _capped(keys: Keys) -> Fields:
-    return {"final_softcap": keys.value("final_logit_softcapping") is not None}
-
-
 def _first_full(n: int, keys: Keys) -> str:
     """Each fourth layer sees all keys, beginning with the first."""
     return "sliding_attention" if n % 4 else "full_attention"
@@ -113,7 +110,7 @@ def _llama4(keys: Keys) -> Fields:
     weights.
     """
     chunk, normed = keys.size("attention_chunk_size", 8192, 0), keys.flag("use_qk_norm", True)
-    bare = ["positions" in each for each in bare_layers()(keys)[LAYERS]]
+    bare = ["positions" in each for each in bare_layers(keys)[LAYERS]]
     known = {
         "chunked_attention": {"sliding_window": chunk},
         "full_attention": {"sliding_window": 0},
@@ -170,7 +167,7 @@ _GLM4_MOE = by_parts(
 _NO_BIAS = only(attention_bias=False)
 _SPARSE_LATENT = (_NO_BIAS, latent, _groups(3), shared("n_shared_experts", 1))
 _GRANITE_MOE = (biases(), mixture(2, width="intermediate_size", count=8))
-_GRANITE = {"embedding_scale": True, "fused_gate_up": True, "names": "granite-moe"}
+_GRANITE: Fields = {"embedding_scale": True, "fused_gate_up": True, "names": "granite-moe"}
 _HUNYUAN = (biases(), normed_heads())
 
 _APERTUS = by_parts(
@@ -227,7 +224,7 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             names="phimoe",
         ),
         "qwen2_moe": by_parts(
-            late_windows(28),
+            late_windows,
             biases(True, key="qkv_bias", out=False),
             mixture(4, count=60, where=stepped),
             shared_wide("shared_expert_intermediate_size", 5632, gated=True),
@@ -248,7 +245,7 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             **_POST,
         ),
         "seed_oss": by_parts(heads_of(128), _seed_biases),
-        "smollm3": by_parts(only(use_sliding_window=False), biases(), bare_layers(), tied()),
+        "smollm3": by_parts(only(use_sliding_window=False), biases(), bare_layers, tied()),
         "exaone4": by_parts(normed_heads(), every_nth_full(4, bare=True), **_POST),
         "exaone_moe": by_parts(
             normed_heads(),
@@ -332,14 +329,14 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             tied(),
             activation("hidden_activation", "gelu_pytorch_tanh"),
             every_nth_full(2),
-            _capped,
+            capped,
             embedding_scale=True,
             names="gemma",
         ),
         "nanochat": by_parts(
             biases(),
             activation("hidden_act", "relu2"),
-            _capped,
+            capped,
             norm="rms_without_weight",
             embedding_norm=True,
             qk_norm=True,

@@ -11,7 +11,7 @@ from typing import Any
 
 from hosim.io.models.config import Decoder, Layered
 from hosim.io.models.config_keys import Keys, all_biases
-from hosim.io.models.config_parts import kinds_of
+from hosim.io.models.config_parts import kinds_of, share_turned
 from hosim.io.models.gpt2 import Gpt2
 
 
@@ -142,7 +142,9 @@ def _gpt_neox(keys: Keys) -> Decoder:
         ),
         tie_word_embeddings=keys.flag("tie_word_embeddings", False),
         parallel_block=keys.flag("use_parallel_residual", True),
-        rotary_width=keys.turned(keys.share("rotary_pct", 0.25)),
+        # all of a head: 0
+        rotary_width=int(hidden // heads * share_turned(keys, keys.share("rotary_pct", 0.25)))
+        % (hidden // heads),
         fused_projections=True,
         hidden_act=keys.activation("hidden_act", "gelu"),
         dropout=keys.share("hidden_dropout", 0.0),
@@ -166,14 +168,14 @@ def _gptj(keys: Keys) -> Decoder:
         heads,
         keys.size("n_inner", 4 * hidden),
     )
-    turned = keys.size("rotary_dim", 64)
+    width = keys.size("rotary_dim", 64)
     return _plain(
         keys,
         (*sizes, keys.size("vocab_size", 50400)),
         tie_word_embeddings=keys.flag("tie_word_embeddings", False),
         parallel_block=True,
         shared_norm=True,
-        rotary_width=turned if turned < hidden // heads else 0,
+        rotary_width=width if width < hidden // heads else 0,
         hidden_act=keys.activation("activation_function", "gelu_new"),
         dropout=keys.share("resid_pdrop", 0.0),
         embedding_dropout=keys.share("embd_pdrop", 0.0),

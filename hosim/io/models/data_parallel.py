@@ -22,6 +22,7 @@ from itertools import chain
 from math import prod
 from typing import Any
 
+from hosim.base.nearest_rank import grouped
 from hosim.edits import BACKWARD, RECOMPUTE
 from hosim.graph import Graph, Op
 from hosim.io.models.collectives import ns_to_send, summed_over_tokens
@@ -242,10 +243,9 @@ class _Sharing:
         _copied(self.t, op, stands, [self.base.ops[d].name for d in op.deps] if op.message else ())
 
     def _by_unit(self, learned: Learned) -> dict[str, Learned]:
-        units: dict[str, Learned] = {}
-        for parameter, gradient in learned:
-            units.setdefault(self.unit[parameter.tensor], []).append((parameter, gradient))
-        return units
+        return grouped(
+            (self.unit[parameter.tensor], (parameter, gradient)) for parameter, gradient in learned
+        )
 
     # -- sizes
     # ----------------------------------------------------------------------------------------------
@@ -269,10 +269,10 @@ class _Sharing:
         (parameter,) = [p for p in self.units[self.unit[name]] if p.tensor == name]
         return Value(name, (self._elements(parameter),), "fp32")
 
-    def _flat(self, unit: str, tensor: str, dtype: str) -> Value:
+    def _flat(self, unit: str, dtype: str) -> Value:
         """A buffer of a unit with the shards of all devices."""
         return Value(
-            tensor,
+            "",
             (sum([self._elements(p) for p in self.units[unit]]) * self.devices[unit],),
             dtype,
         )
@@ -301,7 +301,7 @@ class _Sharing:
 
     def _gather(self, visit: Visit, number: int) -> None:
         shards = [self._shard(p.tensor) for p in self.units[visit.unit]]
-        flat = self._flat(visit.unit, "", self.run.dtype)
+        flat = self._flat(visit.unit, self.run.dtype)
         if self.run.prefetch:
             after = (
                 self.copied_out[number - self.run.prefetch : number - self.run.prefetch + 1]
@@ -342,7 +342,7 @@ class _Sharing:
         """Each device sends the others its updated part of a unit: in place, or for the parameters
         that were updated ``elsewhere`` as ``shards``, which came from another processor.
         """
-        size = self._flat(unit, "", self.run.dtype).size
+        size = self._flat(unit, self.run.dtype).size
         name = f"optimizer.{unit or _ROOT}.all_gather"
         there = [p for p in self.units[unit] if p.tensor in elsewhere]
         here = [p for p in self.units[unit] if p.tensor not in elsewhere]
@@ -354,7 +354,7 @@ class _Sharing:
 
     def _scattered(self, unit: str, prefix: str, gradients: Sequence[Value], dtype: str) -> Value:
         """The part of this device of the sum of gradients, in fp32 with ZeRO-3."""
-        flat = self._flat(unit, "", dtype)
+        flat = self._flat(unit, dtype)
         shape = (flat.shape[0] // self.devices[unit],)
         made: dict[str, Any] = {"inputs": gradients, "result_kind": "gradient"}
         made["results"] = [(shape, dtype)]
@@ -383,7 +383,7 @@ class _Sharing:
         dtype = gradients[0].dtype
         if self.run.zero == 3:
             dtype = "fp32" if self.run.main_gradients else self.run.dtype
-            flat = self._flat(unit, "", dtype)
+            flat = self._flat(unit, dtype)
             accessed = sum([g.size for g in gradients]) + flat.size
             name = f"{prefix}reduce_copy_in"
             gradients = [self.t.op(name, "copy", gradients, flat.shape, dtype, accessed=accessed)]

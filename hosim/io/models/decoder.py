@@ -32,8 +32,8 @@ from hosim.io.models.grouped_attention import grouped_attention
 from hosim.io.models.kv_cache import make_cache
 from hosim.io.models.latent_attention import latent_attention
 from hosim.io.models.layer_inputs import Positions, from_input, inputs_of_layers
-from hosim.io.models.mixers import mixer
-from hosim.io.models.mlp import beside, feed_forward, mixture
+from hosim.io.models.mixers import by_mixers
+from hosim.io.models.mlp import beside, feed_forward, half_of_layer, mixture
 from hosim.io.models.names import NAMES
 from hosim.io.models.norms import decoder_norm
 from hosim.io.models.tape import Tape, Value
@@ -425,21 +425,16 @@ def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions)
     """Return the result of attention, another mixer of tokens, or both beside each other for
     ``inside``.
     """
-    names = NAMES[config.names]
-    mixers = config.mixer.split("+")
-    found = [mixer(t, config, run, inside, kind) for kind in mixers if kind != "attention"]
-    if "attention" in mixers:
-        with t.scope(names.attention):
-            if config.output_rank:
-                return compressed_attention(t, config, run, inside, shared)
-            cache = make_cache(t, config, run)
-            if config.kv_lora_rank:
-                found.append(
-                    latent_attention(t, config, run, inside, shared.turns, shared.mask, cache)
-                )
-            else:
-                found.append(grouped_attention(t, config, run, inside, shared, cache))
-    return found[0] if len(found) == 1 else add(t, found[0], found[1], "add_mixers")
+
+    def attend() -> Value:
+        if config.output_rank:
+            return compressed_attention(t, config, run, inside, shared)
+        cache = make_cache(t, config, run)
+        if config.kv_lora_rank:
+            return latent_attention(t, config, run, inside, shared.turns, shared.mask, cache)
+        return grouped_attention(t, config, run, inside, shared, cache)
+
+    return by_mixers(t, config, run, inside, attend)
 
 
 def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, inputs: Value | None) -> Value:
@@ -461,11 +456,4 @@ def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, inputs: Valu
 
 
 def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
-    names = NAMES[config.names]
-    is_mixture = (
-        config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
-    )
-    with t.scope(names.mixture if is_mixture and names.mixture is not None else names.mlp):
-        if is_mixture:
-            return mixture(t, config, run, x)
-        return feed_forward(t, config, run, x, config.intermediate_size)
+    return half_of_layer(t, config, run, n, x, mixture, feed_forward)

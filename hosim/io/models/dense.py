@@ -14,6 +14,7 @@ from hosim.io.models.config import Run
 from hosim.io.models.functions import (
     activation,
     add,
+    cross_entropy,
     dropout,
     embedding,
     linear,
@@ -171,3 +172,42 @@ def mlp(
     """Two linear layers with ``act`` between them, and dropout after."""
     inside = act(t, run, dense(t, run, names[0], x, width))
     return dropout(t, dense(t, run, names[1], inside, x.shape[-1]), drop)
+
+
+def repeated(
+    t: Tape, run: Run, numbers: range, name: str, x: Value, layer: Callable[[Value], Value]
+) -> Value:
+    """``x`` after a layer for each of ``numbers``, whose scope is ``name`` and its number; of those
+    that are checkpointed only the input is kept.
+    """
+    for n in numbers:
+
+        def scoped(x: Value, n: int = n) -> Value:
+            with t.scope(f"{name}.{n}"):
+                return layer(x)
+
+        x = t.checkpointed(scoped, x, run=run) if run.checkpoints(n) else scoped(x)
+    return x
+
+
+def scored(
+    t: Tape, run: Run, x: Value, weight: Value, bias: Value | None, label: str, kernel: str = "gemm"
+) -> Value:
+    """The loss of the last product of a model in training, else its result; ``kernel``: that of the
+    latter.
+    """
+    classes, width = weight.shape
+    if run.training:
+        logits = linear(t, x, weight, bias, label=label)
+        labels = t.held("labels", (logits.rows,), "int64", "input")
+        return cross_entropy(t, logits.view(logits.rows, classes), labels)
+    return t.op(
+        label,
+        "matmul",
+        [x, weight] if bias is None else [x, weight, bias],
+        (*x.shape[:-1], classes),
+        flops=2 * x.rows * classes * width,
+        result_kind="output",
+        kernel=kernel,
+        sizes=(x.rows, classes, width) if kernel else (),
+    )

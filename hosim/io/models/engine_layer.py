@@ -20,7 +20,7 @@ from hosim.io.models.functions import add, gathered, linear, mul, operands, spli
 from hosim.io.models.kv_cache import Cache, Written, make_cache, written
 from hosim.io.models.latent_attention import latent_attention
 from hosim.io.models.layer_inputs import Positions, from_input
-from hosim.io.models.mixers import mixer
+from hosim.io.models.mixers import by_mixers
 from hosim.io.models.mlp import (
     beside,
     choose_experts,
@@ -30,6 +30,7 @@ from hosim.io.models.mlp import (
     feed_forward,
     first_factor,
     gated_share,
+    half_of_layer,
     narrowed,
     scaled_weights,
     widened,
@@ -98,12 +99,7 @@ def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions)
     """Return the result of attention, another mixer of tokens, or both beside each other for
     ``inside``.
     """
-    mixers = config.mixer.split("+")
-    found = [mixer(t, config, run, inside, kind) for kind in mixers if kind != "attention"]
-    if "attention" in mixers:
-        with t.scope(NAMES[config.names].attention):
-            found.append(_attention(t, config, run, inside, shared))
-    return found[0] if len(found) == 1 else add(t, found[0], found[1], "add_mixers")
+    return by_mixers(t, config, run, inside, lambda: _attention(t, config, run, inside, shared))
 
 
 def added_norm(
@@ -133,16 +129,8 @@ def sinks(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
 
 
 def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
-    names = NAMES[config.names]
-    is_mixture = (
-        config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
-    )
-    with t.scope(names.mixture if is_mixture and names.mixture is not None else names.mlp):
-        if is_mixture:
-            return _mixture(t, config, run, x)
-        if not config.gated_mlp or config.sub_norms:
-            return feed_forward(t, config, run, x, config.intermediate_size)
-        return _gated_mlp(t, config, run, x, config.intermediate_size)
+    dense = _gated_mlp if config.gated_mlp and not config.sub_norms else feed_forward
+    return half_of_layer(t, config, run, n, x, _mixture, dense)
 
 
 def _normed(t: Tape, config: Decoder, run: Run, both: Value, heads: int, kv_heads: int) -> Value:

@@ -11,7 +11,7 @@ from hosim.io.models.config import Decoder, Run
 from hosim.io.models.dense import adapted, projected
 from hosim.io.models.functions import concatenated, copied, linear, split
 from hosim.io.models.kv_cache import Cache, make_blocks, parts_of_cache, written
-from hosim.io.models.norms import layer_norm, rms_norm
+from hosim.io.models.norms import layer_norm, weighted_norm
 from hosim.io.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.io.models.tape import Tape, Value
 
@@ -123,7 +123,7 @@ def latent_attention(
     )
     both = projected(t, run, "kv_a_proj_with_mqa", x, rank + turned)
     latent, k_turn = split(t, both, (rank, turned), "split_kv")
-    latent = replicated(t, run, _normed(t, run, "kv_a_layernorm", latent))
+    latent = replicated(t, run, weighted_norm(t, run, "kv_a_layernorm", latent, fused=run.fused))
     k_turn = replicated(t, run, k_turn)
     if turns is not None:
         cos, sin = turns
@@ -156,11 +156,6 @@ def latent_attention(
     return all_reduced(t, run, projected(t, run, "o_proj", y, hidden))
 
 
-def _normed(t: Tape, run: Run, name: str, y: Value) -> Value:
-    with t.scope(name):
-        return rms_norm(t, y, t.parameter("weight", y.shape[-1:], run.dtype), fused=run.fused)
-
-
 def _queries(
     t: Tape, config: Decoder, run: Run, x: Value, width: int
 ) -> tuple[Value | None, Value]:
@@ -168,7 +163,7 @@ def _queries(
     if not config.q_lora_rank:
         return None, projected(t, run, "q_proj", replicated(t, run, x), width)
     down = projected(t, run, "q_a_proj", x, config.q_lora_rank)
-    found = replicated(t, run, _normed(t, run, "q_a_layernorm", down))
+    found = replicated(t, run, weighted_norm(t, run, "q_a_layernorm", down, fused=run.fused))
     return found, projected(t, run, "q_b_proj", found, width)
 
 

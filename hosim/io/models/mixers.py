@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from hosim.io.models.config import Decoder, Run
 from hosim.io.models.dense import projected
-from hosim.io.models.functions import concatenated, mul, split
+from hosim.io.models.functions import add, concatenated, mul, split
 from hosim.io.models.names import NAMES
 from hosim.io.models.tape import Tape, Value
 
@@ -112,12 +112,15 @@ CHUNK = 64
 """Tokens of a chunk, as kernels of gated delta nets take them; those of Mamba-2 have 128 or 256."""
 
 
-def mixer(t: Tape, config: Decoder, run: Run, x: Value, kind: str) -> Value:
-    """Return the result of the mixer ``kind`` of :data:`MIXERS` for ``x`` [batch, tokens,
-    hidden].
+def by_mixers(t: Tape, config: Decoder, run: Run, x: Value, attend: Callable[[], Value]) -> Value:
+    """Return the result for ``x`` [batch, tokens, hidden] of attention, which ``attend`` gives, of
+    one of :data:`MIXERS`, or of both beside each other.
     """
-    with t.scope(NAMES[config.names].mixer):
-        return MIXERS[kind](t, config, run, x)
+    names, found = NAMES[config.names], []
+    for kind in sorted(config.mixer.split("+"), key="attention".__eq__):  # attention is last
+        with t.scope(names.attention if kind == "attention" else names.mixer):
+            found.append(attend() if kind == "attention" else MIXERS[kind](t, config, run, x))
+    return found[0] if len(found) == 1 else add(t, found[0], found[1], "add_mixers")
 
 
 def _vector(t: Tape, run: Run, name: str, *shape: int) -> Value:

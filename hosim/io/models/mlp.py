@@ -56,6 +56,28 @@ def feed_forward(
     return y if is_share else all_reduced(t, run, y)
 
 
+def half_of_layer(
+    t: Tape,
+    config: Decoder,
+    run: Run,
+    n: int,
+    x: Value,
+    mixed: Callable[[Tape, Decoder, Run, Value], Value],
+    dense: Callable[[Tape, Decoder, Run, Value, int], Value],
+) -> Value:
+    """Return what layer ``n`` makes of ``x`` by a mixture of experts, or by a dense MLP."""
+    names = NAMES[config.names]
+    is_mixture = (
+        config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
+    )
+    with t.scope(names.mixture if is_mixture and names.mixture is not None else names.mlp):
+        return (
+            mixed(t, config, run, x)
+            if is_mixture
+            else dense(t, config, run, x, config.intermediate_size)
+        )
+
+
 def _activated(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
     """The activation of an MLP without a gate."""
     if config.hidden_act != "xielu":

@@ -19,6 +19,12 @@ def rms_norm(t: Tape, x: Value, weight: Value | None, *, fused: bool = False) ->
     return result if weight is None else mul(t, result, weight)
 
 
+def weighted_norm(t: Tape, run: Run, name: str, x: Value, *, fused: bool) -> Value:
+    """The norm ``name`` of ``x``, with a weight of its own."""
+    with t.scope(name):
+        return rms_norm(t, x, t.parameter("weight", x.shape[-1:], run.dtype), fused=fused)
+
+
 def layer_norm(t: Tape, x: Value, weight: Value | None, bias: Value | None) -> Value:
     """``(x - mean) / deviation * weight + bias`` over the last extent: one kernel that keeps mean
     and deviation.

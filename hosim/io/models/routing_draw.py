@@ -26,7 +26,7 @@ from math import fsum, log, sqrt
 from random import Random
 
 from hosim.data.expert_routing import Gate, Routing
-from hosim.errors import InputError
+from hosim.errors import refuse
 from hosim.graph import Graph
 from hosim.limits import within
 
@@ -49,18 +49,19 @@ def generate(
     """
     each = [top] * len(gates) if isinstance(top, int) else list(top)
     least = top if isinstance(top, int) else min(each, default=1)
-    for where, wrong, expected in (
-        ("steps", steps < 0, "at least 0"),
-        ("zipf", not 0 <= zipf < 100, "a number from 0 to below 100"),
-        ("persistence", not 0 <= persistence <= 1, "a probability, from 0 to 1"),
+    fits = all([n <= len(gate.experts) for n, gate in zip(each, gates, strict=True)])
+    refuse(
         (
-            "top",
-            least < 1 or any([n > len(gate.experts) for n, gate in zip(each, gates, strict=True)]),
-            "at least 1, and no more than each gate has experts",
-        ),
-    ):
-        if wrong:
-            raise InputError(f"expected {expected}", where=where)
+            ("steps", steps < 0, "expected at least 0"),
+            ("zipf", not 0 <= zipf < 100, "expected a number from 0 to below 100"),
+            ("persistence", not 0 <= persistence <= 1, "expected a probability, from 0 to 1"),
+            (
+                "top",
+                least < 1 or not fits,
+                "expected at least 1, and no more than each gate has experts",
+            ),
+        )
+    )
     within("routing_steps", steps, where="steps")
     chosen = [
         _choices(Random(f"{seed}/{g}"), len(gate.experts), steps, each[g], zipf, persistence)

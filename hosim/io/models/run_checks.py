@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from hosim.errors import InputError
+from hosim.errors import InputError, Rule, refuse
 from hosim.io.models.config import Decoder, Layered, Run, key_heads, layers_of
 from hosim.io.models.packed import ACTIVATIONS, CACHES, FOR_TRANSFER, SEPARATE
 from hosim.limits import within
@@ -18,14 +18,14 @@ def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     """Raise :class:`InputError`, naming the parameter, unless the fields of ``run`` go together;
     ``given`` are those that the user gave.
     """
-    _check_length(given, run, isinstance(config, Decoder))
+    refuse(_lengths(given, run, isinstance(config, Decoder)))
     _check_schedule(given, config, run)
-    _check_loss(given, config, run)
-    _check_data(given, run)
-    _check_adapters(run)
-    _check_sequence_parallel(config, run)
-    _check_context_parallel(config, run)
-    _check_packed(config, run)
+    refuse(_of_training(given, config, run))
+    refuse(_of_data(given, run))
+    refuse(_of_adapters(run))
+    refuse(_of_sequence_parallel(config, run) if run.sequence_parallel else ())
+    refuse(_of_context_parallel(config, run) if run.context_parallel > 1 else ())
+    refuse(_of_packed(config, run))
 
 
 _LEAST_OF_A_LAYER = 40
@@ -39,26 +39,29 @@ def check_sizes(config: Layered, run: Run) -> None:
     chooses and repeats.
     """
     _check_shards(config, run)
-    _check_choices(config, run)
-    _check_positions(config)
-    _check_mixers(config, run)
+    refuse(_of_choices(config, run))
+    refuse(_of_positions(config))
+    refuse(_of_mixers(config, run) if isinstance(config, Decoder) else ())
     _check_size(config, run)
 
 
-def _check_length(given: Mapping[str, Any], run: Run, is_decoder: bool) -> None:
-    """Raise :class:`InputError` for a length that the phase does not have, where the one that it
-    has is not given.
-    """
-    if run.phase != "decode" and "context" in given and "sequence" not in given:
-        raise InputError(
+def _lengths(given: Mapping[str, Any], run: Run, is_decoder: bool) -> Sequence[Rule]:
+    """A phase has one length; another one is refused where the one that it has is not given."""
+    context = "context" in given and "sequence" not in given
+    sequence = "sequence" in given and "context" not in given
+    decodes = run.phase == "decode"
+    return (
+        (
+            "context",
+            not decodes and context,
             "only phase=decode has a context; how long others are is their sequence",
-            where="context",
-        )
-    if run.phase == "decode" and is_decoder and "sequence" in given and "context" not in given:
-        raise InputError(
+        ),
+        (
+            "sequence",
+            decodes and is_decoder and sequence,
             "phase=decode is of one token a sequence; how many are in the cache is its context",
-            where="sequence",
-        )
+        ),
+    )
 
 
 def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None:
@@ -66,25 +69,40 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
     micro-batches has.
     """
     if not run.training:
-        for key in ("micro_batches", "schedule", "chunks"):
-            if key in given:
-                raise InputError("only phase=train has micro-batches", where=key)
+        refuse(
+            [
+                (key, key in given, "only phase=train has micro-batches")
+                for key in ("micro_batches", "schedule", "chunks")
+            ]
+        )
         return
     within("records", run.micro_batches_of_step * run.chunks, where="micro_batches")
-    for key, what in (("schedule", "no schedule"), ("tied", "no other to be tied to")):
-        if key in given and run.pipeline == 1:
-            raise InputError(f"one stage has {what}; give pipeline, too", where=key)
-    if (run.chunks > 1) != (run.schedule == "interleaved"):
-        raise InputError(
-            "schedule=interleaved takes chunks of at least 2, and no other schedule takes any",
-            where="chunks",
+    one, chunked = run.pipeline == 1, run.chunks > 1
+    refuse(
+        (
+            (
+                "schedule",
+                one and "schedule" in given,
+                "one stage has no schedule; give pipeline, too",
+            ),
+            (
+                "tied",
+                one and "tied" in given,
+                "one stage has no other to be tied to; give pipeline, too",
+            ),
+            (
+                "chunks",
+                chunked != (run.schedule == "interleaved"),
+                "schedule=interleaved takes chunks of at least 2, and no other schedule takes any",
+            ),
+            (
+                "micro_batches",
+                chunked and run.micro_batches_of_step % run.pipeline,
+                f"schedule=interleaved takes a multiple of its {run.pipeline} stages, got "
+                f"{run.micro_batches}",
+            ),
         )
-    if run.chunks > 1 and run.micro_batches_of_step % run.pipeline:
-        raise InputError(
-            f"schedule=interleaved takes a multiple of its {run.pipeline} stages, got "
-            f"{run.micro_batches}",
-            where="micro_batches",
-        )
+    )
     layers = getattr(config, "num_hidden_layers", 0) if run.layers is None else run.layers
     if run.micro_batches_of_step > 1:
         within(
@@ -92,11 +110,8 @@ def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None
             run.micro_batches_of_step * (layers // run.pipeline) * _LEAST_OF_A_LAYER,
             where="micro_batches",
         )
-    if run.chunks > 1 and layers < run.pipeline * run.chunks:
-        raise InputError(
-            f"{run.pipeline} stages of {run.chunks} chunks need at least one layer each",
-            where="chunks",
-        )
+    few = f"{run.pipeline} stages of {run.chunks} chunks need at least one layer each"
+    refuse([("chunks", chunked and layers < run.pipeline * run.chunks, few)])
 
 
 _OF_TRAINING = (
@@ -108,171 +123,202 @@ _OF_TRAINING = (
 _UNSET = {field.name: field.default for field in fields(Run)}
 
 
-def _check_loss(given: Mapping[str, Any], config: Layered, run: Run) -> None:
-    """Raise :class:`InputError` for a loss or states where there are none, and for a head that is
-    not computed in chunks.
+def _of_training(given: Mapping[str, Any], config: Layered, run: Run) -> Sequence[Rule]:
+    """A loss and states are where a step has them, and the head is computed in chunks where it can
+    be.
     """
-    for key in _OF_TRAINING:
-        if key in given and given[key] != _UNSET[key] and not run.training:
-            raise InputError("only phase=train has it", where=key)
-    if run.states_dtype is not None and (run.dtype == "fp32" or run.optimizer == "none"):
-        raise InputError("works for adamw of parameters in 16 bits", where="states_dtype")
-    if run.foreach and (run.optimizer == "none" or run.optimizer_on is not None):
-        raise InputError("works for adamw on the device", where="foreach")
-    if run.loss == "chunked" and (
-        getattr(config, "final_softcap", False) or getattr(config, "head_bias", False)
-    ):
-        raise InputError(
-            "a head with a bias or a bound for its logits is not computed in chunks", where="loss"
-        )
+    unlike = getattr(config, "final_softcap", False) or getattr(config, "head_bias", False)
+    return (
+        *[
+            (key, given[key] != _UNSET[key] and not run.training, "only phase=train has it")
+            for key in _OF_TRAINING
+            if key in given
+        ],
+        (
+            "states_dtype",
+            run.states_dtype is not None and (run.dtype == "fp32" or run.optimizer == "none"),
+            "works for adamw of parameters in 16 bits",
+        ),
+        (
+            "foreach",
+            run.foreach and (run.optimizer == "none" or run.optimizer_on is not None),
+            "works for adamw on the device",
+        ),
+        (
+            "loss",
+            run.loss == "chunked" and unlike,
+            "a head with a bias or a bound for its logits is not computed in chunks",
+        ),
+    )
 
 
-def _check_data(given: Mapping[str, Any], run: Run) -> None:
-    """Raise :class:`InputError` unless the devices of data parallelism can share what they are
-    to.
-    """
-    if run.zero > 3:
-        raise InputError(f"expected a stage of ZeRO from 0 to 3, got {run.zero}", where="zero")
-    if run.data > 1 and not run.training:
-        raise InputError(
-            "only phase=train has collectives between devices of different batches", where="data"
-        )
-    if run.replicas > 1 and run.replicas % run.expert:
-        raise InputError(
+def _of_data(given: Mapping[str, Any], run: Run) -> Sequence[Rule]:
+    """The devices of data parallelism can share what they are to."""
+    return (
+        ("zero", run.zero > 3, f"expected a stage of ZeRO from 0 to 3, got {run.zero}"),
+        (
+            "data",
+            run.data > 1 and not run.training,
+            "only phase=train has collectives between devices of different batches",
+        ),
+        (
+            "expert",
+            run.replicas > 1 and run.replicas % run.expert,
             f"{run.replicas} devices of different tokens cannot have {run.expert} parts of the "
             "experts evenly",
-            where="expert",
-        )
-    if run.zero and run.replicas == 1:
-        raise InputError("one device shares nothing; give data, too", where="zero")
-    for key in ("reshard", "prefetch", "shards_home"):
-        if key in given and run.zero < 3:
-            raise InputError("only zero=3 gathers parameters", where=key)
-    if "sync_each_batch" in given and run.zero < 2:
-        raise InputError(
+        ),
+        ("zero", run.zero and run.replicas == 1, "one device shares nothing; give data, too"),
+        *[
+            (key, key in given and run.zero < 3, "only zero=3 gathers parameters")
+            for key in ("reshard", "prefetch", "shards_home")
+        ],
+        (
+            "sync_each_batch",
+            "sync_each_batch" in given and run.zero < 2,
             "only zero=2 and zero=3 reduce the gradients of each micro-batch",
-            where="sync_each_batch",
-        )
-    if run.zero >= 2 and run.pipeline > 1:
-        raise InputError("stages of a pipeline work with zero=0 and zero=1", where="zero")
-    if run.zero == 2 and run.main_gradients:
-        raise InputError("zero=2 keeps gradients in the dtype of the step", where="main_gradients")
+        ),
+        (
+            "zero",
+            run.zero >= 2 and run.pipeline > 1,
+            "stages of a pipeline work with zero=0 and zero=1",
+        ),
+        (
+            "main_gradients",
+            run.zero == 2 and run.main_gradients,
+            "zero=2 keeps gradients in the dtype of the step",
+        ),
+    )
 
 
-def _check_adapters(run: Run) -> None:
-    """Raise :class:`InputError` unless each device has whole adapters, and names of projections are
-    in ``lora_modules``.
-    """
-    if run.lora_rank is None:
-        if run.lora_modules is not None:
-            raise InputError("only adapters have it; give lora_rank, too", where="lora_modules")
-        return
-    if run.lora_modules is not None and not all(run.lora_modules.split("/")):
-        raise InputError(
+def _of_adapters(run: Run) -> Sequence[Rule]:
+    """Each device has whole adapters, and names of projections are in ``lora_modules``."""
+    named, adapts = run.lora_modules, run.lora_rank is not None
+    divided = run.tensor > 1 or run.context_parallel > 1 or run.expert > 1 or run.zero == 3
+    return (
+        (
+            "lora_modules",
+            not adapts and named is not None,
+            "only adapters have it; give lora_rank, too",
+        ),
+        (
+            "lora_modules",
+            named is not None and not all(named.split("/")),
             "expected names of projections with '/' between them, such as q_proj/v_proj, got "
-            f"{shown(run.lora_modules)}",
-            where="lora_modules",
-        )
-    if run.tensor > 1 or run.context_parallel > 1 or run.expert > 1 or run.zero == 3:
-        raise InputError(
+            f"{shown(named)}",
+        ),
+        (
+            "lora_rank",
+            adapts and divided,
             "works for devices that have all weights: data with zero from 0 to 2, and pipeline",
-            where="lora_rank",
-        )
+        ),
+    )
 
 
-def _check_sequence_parallel(config: Layered, run: Run) -> None:
-    """Raise :class:`InputError` unless the devices that share layers can have tokens of their own
-    between products.
-    """
-    if not run.sequence_parallel:
-        return
+def _of_sequence_parallel(config: Layered, run: Run) -> Sequence[Rule]:
+    """The devices that share layers can have tokens of their own between products."""
     where = "sequence_parallel"
-    if run.tensor == 1:
-        raise InputError("one device has all tokens; give tensor, too", where=where)
-    if not run.training:
-        raise InputError("works for phase=train only", where=where)
-    if getattr(config, "positions", "") == "learned":
-        raise InputError("works for models without learned positions", where=where)
-    if run.tokens % run.tensor:
-        raise InputError(
-            f"{run.tensor} devices cannot share {run.tokens} tokens evenly", where=where
-        )
+    return (
+        (where, run.tensor == 1, "one device has all tokens; give tensor, too"),
+        (where, not run.training, "works for phase=train only"),
+        (
+            where,
+            getattr(config, "positions", "") == "learned",
+            "works for models without learned positions",
+        ),
+        (
+            where,
+            run.tokens % run.tensor,
+            f"{run.tensor} devices cannot share {run.tokens} tokens evenly",
+        ),
+    )
 
 
-def _check_context_parallel(config: Layered, run: Run) -> None:
-    """Raise :class:`InputError` unless devices can share the tokens of a sequence."""
-    if run.context_parallel == 1:
-        return
-    where = "context_parallel"
-    if not run.training:
-        raise InputError("works for phase=train only", where=where)
-    is_latent = int(getattr(config, "kv_lora_rank", 0)) > 0
-    if run.attention != "causal" or is_latent or getattr(config, "positions", "") == "alibi":
-        raise InputError(
+def _is_latent(config: Layered) -> bool:
+    return int(getattr(config, "kv_lora_rank", 0)) > 0
+
+
+def _of_context_parallel(config: Layered, run: Run) -> Sequence[Rule]:
+    """Devices can share the tokens of a sequence."""
+    where, devices = "context_parallel", run.context_parallel
+    alibi = getattr(config, "positions", "") == "alibi"
+    scored = key_heads(config, run) if isinstance(config, Decoder) and config.attention_sinks else 0
+    return (
+        (where, not run.training, "works for phase=train only"),
+        (
+            where,
+            run.attention != "causal" or _is_latent(config) or alibi,
             "works with attention: causal over heads of keys, whose positions are not those of "
             "alibi",
-            where=where,
-        )
-    if isinstance(config, Decoder) and config.attention_sinks:
-        heads = key_heads(config, run)
-        if heads % run.context_parallel:
-            shared = f"{run.context_parallel} devices cannot share {heads} heads of keys evenly"
-            raise InputError(
-                f"{shared}, which they exchange where attention has learned scores", where=where
-            )
-    if run.sequence % (2 * run.context_parallel):
-        raise InputError(
-            f"{run.context_parallel} devices cannot share {run.sequence} tokens evenly in two "
-            "chunks each",
-            where=where,
-        )
+        ),
+        (
+            where,
+            scored % devices,
+            f"{devices} devices cannot share {scored} heads of keys evenly, which they exchange "
+            "where attention has learned scores",
+        ),
+        (
+            where,
+            run.sequence % (2 * devices),
+            f"{devices} devices cannot share {run.sequence} tokens evenly in two chunks each",
+        ),
+    )
 
 
-def _check_packed(config: Layered, run: Run) -> None:
-    """Raise :class:`InputError` unless there are kernels for weights and a cache that are packed
-    so.
-    """
-    if run.products and (not run.training or run.dtype == "fp32"):
-        raise InputError("works for phase=train in 16 bits", where="products")
-    if run.training and run.cache_dtype:
-        raise InputError("a packed cache works for inference only", where="cache_dtype")
-    if run.training and run.weights and run.lora_rank is None:
-        raise InputError(
+def _of_packed(config: Layered, run: Run) -> Sequence[Rule]:
+    """There are kernels for weights and a cache that are packed so."""
+    experts = int(getattr(config, "num_experts", 0))
+    fixed = {"mxfp4": 32, "nvfp4": 16}.get(run.weights or "")
+    taken = ACTIVATIONS.get(run.activations or "", ())
+    cache = run.cache_dtype
+    return (
+        (
+            "products",
+            run.products and (not run.training or run.dtype == "fp32"),
+            "works for phase=train in 16 bits",
+        ),
+        ("cache_dtype", run.training and cache, "a packed cache works for inference only"),
+        (
+            "weights",
+            run.training and run.weights and run.lora_rank is None,
             "packed weights do not learn: training has them only beside adapters; give lora_rank, "
             "too",
-            where="weights",
-        )
-    for key in ("group", "packed", "activations"):
-        if getattr(run, key) is not None and run.weights is None:
-            raise InputError("only packed weights have it; give weights, too", where=key)
-    if run.packed == "experts" and not getattr(config, "num_experts", 0):
-        raise InputError("this model has no experts", where="packed")
-    if run.activations is not None and run.weights not in ACTIVATIONS[run.activations]:
-        raise InputError(
-            f"products in {run.activations} take weights "
-            f"{' or '.join(ACTIVATIONS[run.activations])}",
-            where="activations",
-        )
-    fixed = {"mxfp4": 32, "nvfp4": 16}.get(run.weights or "")
-    if fixed is not None and run.group not in (None, fixed):
-        raise InputError(
-            f"groups of {run.weights} have {fixed} elements, got {run.group}", where="group"
-        )
-    if run.weights in SEPARATE and not run.training and int(getattr(config, "num_experts", 0)):
-        raise InputError(f"{run.weights} works for models without experts", where="weights")
-    if run.merged and run.cache_dtype is not None and CACHES[run.cache_dtype] in FOR_TRANSFER:
-        raise InputError(
-            f"kernels of inference engines read no cache in {run.cache_dtype}; leave merged out",
-            where="cache_dtype",
-        )
-    latent = int(getattr(config, "kv_lora_rank", 0)) > 0
-    if run.cache_dtype is not None and (
-        latent or run.kv_block is not None or run.attention != "causal"
-    ):
-        raise InputError(
+        ),
+        *[
+            (
+                key,
+                getattr(run, key) is not None and run.weights is None,
+                "only packed weights have it; give weights, too",
+            )
+            for key in ("group", "packed", "activations")
+        ],
+        ("packed", run.packed == "experts" and not experts, "this model has no experts"),
+        (
+            "activations",
+            run.activations is not None and run.weights not in taken,
+            f"products in {run.activations} take weights {' or '.join(taken)}",
+        ),
+        (
+            "group",
+            fixed is not None and run.group not in (None, fixed),
+            f"groups of {run.weights} have {fixed} elements, got {run.group}",
+        ),
+        (
+            "weights",
+            run.weights in SEPARATE and not run.training and experts,
+            f"{run.weights} works for models without experts",
+        ),
+        (
+            "cache_dtype",
+            run.merged and cache is not None and CACHES[cache] in FOR_TRANSFER,
+            f"kernels of inference engines read no cache in {cache}; leave merged out",
+        ),
+        (
+            "cache_dtype",
+            cache is not None
+            and (_is_latent(config) or run.kv_block is not None or run.attention != "causal"),
             "a packed cache works for heads of keys, with attention: causal and without kv_block",
-            where="cache_dtype",
-        )
+        ),
+    )
 
 
 def _check_shards(config: Any, run: Run) -> None:
@@ -282,8 +328,6 @@ def _check_shards(config: Any, run: Run) -> None:
     names = {f.name for f in fields(config)}
     key, tokens = ("context", run.context) if run.phase == "decode" else ("sequence", run.sequence)
     positions = positions_of(config)
-    if tokens > (positions or tokens):
-        raise InputError(f"the model has {positions} positions, got {tokens}", where=key)
     # more devices than heads of keys have copies of them, and a vocabulary is padded
     heads = (
         ("num_key_value_heads",) if run.tensor < getattr(config, "num_key_value_heads", 1) else ()
@@ -292,23 +336,36 @@ def _check_shards(config: Any, run: Run) -> None:
         ("tensor", run.tensor, ("num_attention_heads", *heads, "intermediate_size")),
         ("expert", run.expert, ("num_experts",)),
     ]
-    for key, devices, divided in shared:
-        for name in divided:
-            if devices > 1 and (not getattr(config, name, 0) or getattr(config, name) % devices):
-                size = f"{name} {getattr(config, name)}" if name in names else "this model"
-                raise InputError(f"{devices} devices cannot share {size} evenly", where=key)
-    if run.stage >= run.pipeline:
-        raise InputError(
-            f"expected a stage from 0 to {run.pipeline - 1}, got {run.stage}", where="stage"
+    most = getattr(config, "num_hidden_layers", run.pipeline)
+    layers = most if run.layers is None else run.layers
+    refuse(
+        (
+            (key, 0 < positions < tokens, f"the model has {positions} positions, got {tokens}"),
+            *[
+                (
+                    where,
+                    devices > 1
+                    and (not getattr(config, name, 0) or getattr(config, name) % devices),
+                    f"{devices} devices cannot share "
+                    f"{f'{name} {getattr(config, name)}' if name in names else 'this model'} evenly",
+                )
+                for where, devices, divided in shared
+                for name in divided
+            ],
+            (
+                "stage",
+                run.stage >= run.pipeline,
+                f"expected a stage from 0 to {run.pipeline - 1}, got {run.stage}",
+            ),
+            (
+                "pipeline",
+                layers < run.pipeline or (run.pipeline > 1 and "num_hidden_layers" not in names),
+                f"{run.pipeline} stages need at least one layer each",
+            ),
+            ("layers", layers > most, f"the model has {most} layers, got {run.layers}"),
         )
-    layers = getattr(config, "num_hidden_layers", run.pipeline)
-    if (layers if run.layers is None else run.layers) < run.pipeline or (
-        run.pipeline > 1 and "num_hidden_layers" not in names
-    ):
-        raise InputError(f"{run.pipeline} stages need at least one layer each", where="pipeline")
-    if run.layers is not None and run.layers > layers:
-        raise InputError(f"the model has {layers} layers, got {run.layers}", where="layers")
-    _check_stage_layers(layers if run.layers is None else run.layers, run)
+    )
+    _check_stage_layers(layers, run)
 
 
 _STAGE = re.compile(r"[1-9][0-9]{0,8}")
@@ -339,71 +396,85 @@ def positions_of(config: Layered) -> int:
     )
 
 
-def _check_choices(config: Any, run: Run) -> None:
-    """Raise :class:`InputError` if experts or blocks are to be chosen and the run has none."""
+def _of_choices(config: Any, run: Run) -> Sequence[Rule]:
+    """Experts and blocks are chosen, and results kept, where the run has some."""
     experts = int(getattr(config, "num_experts", 0))
     top = int(getattr(config, "num_experts_per_tok", 0))
-    if top > experts:
-        raise InputError(
+    mine, chosen, blocks = experts // run.expert, run.chosen_experts, run.kv_block is not None
+    causal = run.attention == "causal"
+    return (
+        (
+            "config.num_experts_per_tok",
+            top > experts,
             f"expected at most {experts}, the number of experts; got {top}",
-            where="config.num_experts_per_tok",
-        )
-    if run.chosen_experts is not None:
-        if run.training or run.tensor > 1:
-            raise InputError(
-                "chosen_experts works for inference only, with each expert on one device",
-                where="chosen_experts",
-            )
-        if run.chosen_experts > experts // run.expert:
-            raise InputError(
-                f"the device has {experts // run.expert} experts of each layer, got "
-                f"{run.chosen_experts}",
-                where="chosen_experts",
-            )
-    if run.kv_block is not None and (run.training or run.attention != "causal"):
-        raise InputError(
-            "kv_block works for inference only, with attention: causal", where="kv_block"
-        )
-    if run.kv_block is not None and getattr(config, "sliding_window", 0) > 0:
-        raise InputError(
-            "kv_block works for models without a sliding window only", where="kv_block"
-        )
-    if run.checkpoint_layers is not None and not run.checkpoint:
-        raise InputError(
-            "checkpoint_layers works with checkpoint: true only", where="checkpoint_layers"
-        )
-    if run.kept_dtype is not None and not (run.checkpoint and run.training):
-        raise InputError("works for phase=train with checkpoint: true only", where="kept_dtype")
-    if run.selective and not run.checkpoint:
-        raise InputError("selective works with checkpoint: true only", where="selective")
-    if run.every_other_product and not run.selective:
-        raise InputError(
-            "every_other_product works with selective: true only", where="every_other_product"
-        )
-    if run.recompute_attention and (not run.training or run.checkpoint or run.context_parallel > 1):
-        raise InputError(
+        ),
+        (
+            "chosen_experts",
+            chosen is not None and (run.training or run.tensor > 1),
+            "chosen_experts works for inference only, with each expert on one device",
+        ),
+        (
+            "chosen_experts",
+            chosen is not None and chosen > mine,
+            f"the device has {mine} experts of each layer, got {chosen}",
+        ),
+        (
+            "kv_block",
+            blocks and (run.training or not causal),
+            "kv_block works for inference only, with attention: causal",
+        ),
+        (
+            "kv_block",
+            blocks and getattr(config, "sliding_window", 0) > 0,
+            "kv_block works for models without a sliding window only",
+        ),
+        (
+            "checkpoint_layers",
+            run.checkpoint_layers is not None and not run.checkpoint,
+            "checkpoint_layers works with checkpoint: true only",
+        ),
+        (
+            "kept_dtype",
+            run.kept_dtype is not None and not (run.checkpoint and run.training),
+            "works for phase=train with checkpoint: true only",
+        ),
+        (
+            "selective",
+            run.selective and not run.checkpoint,
+            "selective works with checkpoint: true only",
+        ),
+        (
+            "every_other_product",
+            run.every_other_product and not run.selective,
+            "every_other_product works with selective: true only",
+        ),
+        (
+            "recompute_attention",
+            run.recompute_attention
+            and (not run.training or run.checkpoint or run.context_parallel > 1),
             "works for phase=train, without checkpoint and context_parallel",
-            where="recompute_attention",
-        )
-    if run.regather and not run.sequence_parallel:
-        raise InputError("works with sequence_parallel: true only", where="regather")
-    if run.attention_kernel is not None and (
-        not run.training or run.attention != "causal" or getattr(config, "kv_lora_rank", 0) > 0
-    ):
-        raise InputError(
+        ),
+        (
+            "regather",
+            run.regather and not run.sequence_parallel,
+            "works with sequence_parallel: true only",
+        ),
+        (
+            "attention_kernel",
+            run.attention_kernel is not None
+            and (not run.training or not causal or _is_latent(config)),
             "works for phase=train, with attention: causal over heads of keys",
-            where="attention_kernel",
-        )
-    if run.merged and (run.training or run.kv_block is not None or run.chosen_experts is not None):
-        raise InputError(
-            "merged works for inference only, without kv_block and chosen_experts", where="merged"
-        )
+        ),
+        (
+            "merged",
+            run.merged and (run.training or blocks or chosen is not None),
+            "merged works for inference only, without kv_block and chosen_experts",
+        ),
+    )
 
 
-def _check_mixers(config: Layered, run: Run) -> None:
-    """Raise :class:`InputError` unless the mixers of a model are built for such a run."""
-    if not isinstance(config, Decoder):
-        return
+def _of_mixers(config: Decoder, run: Run) -> Sequence[Rule]:
+    """The mixers of a model are built for such a run."""
     kinds = [dict(kind) for kind in config.kinds] or [{}]
     mixers = {
         name for kind in kinds for name in str(kind.get("mixer", config.mixer)).split("+")
@@ -417,7 +488,7 @@ def _check_mixers(config: Layered, run: Run) -> None:
     one_device = (
         "models with several sums through their layers are built for inference on one device"
     )
-    for where, refused, why in (
+    return (
         ("phase", training and mixers, f"training is built for {of_attention}"),
         (
             "phase",
@@ -448,33 +519,34 @@ def _check_mixers(config: Layered, run: Run) -> None:
             blocks and wider,
             "works for heads whose keys and values are equally wide, and without an indexer",
         ),
-    ):
-        if refused:
-            raise InputError(why, where=where)
+    )
 
 
-def _check_positions(config: Layered) -> None:
-    """Raise :class:`InputError` if a head or a table of positions has no size, or the positions are
-    none that the heads have.
-    """
+def _of_positions(config: Layered) -> Sequence[Rule]:
+    """A head and a table of positions have a size, and the positions are some that heads have."""
     kind, width = getattr(config, "positions", ""), int(getattr(config, "head_dim", 1))
-    if not width:
-        raise InputError(
+    return (
+        (
+            "config.head_dim",
+            not width,
             "expected a width of at least 1; there are more heads than they are wide together",
-            where="config.head_dim",
-        )
-    if kind == "learned" and not positions_of(config):
-        raise InputError(
-            "learned positions need a number of them", where="config.max_position_embeddings"
-        )
-    if kind not in ("", "rotary", "none") and int(getattr(config, "kv_lora_rank", 0)) > 0:
-        raise InputError(
-            "latent attention works with rotary positions only", where="config.positions"
-        )
-    if int(getattr(config, "rotary_width", 0)) > width:
-        raise InputError(
-            f"expected at most {width}, the width of a head", where="config.rotary_width"
-        )
+        ),
+        (
+            "config.max_position_embeddings",
+            kind == "learned" and not positions_of(config),
+            "learned positions need a number of them",
+        ),
+        (
+            "config.positions",
+            kind not in ("", "rotary", "none") and _is_latent(config),
+            "latent attention works with rotary positions only",
+        ),
+        (
+            "config.rotary_width",
+            int(getattr(config, "rotary_width", 0)) > width,
+            f"expected at most {width}, the width of a head",
+        ),
+    )
 
 
 def _check_size(config: Layered, run: Run) -> None:

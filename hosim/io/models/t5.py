@@ -9,15 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosim.io.models.config import Run, first_layers
-from hosim.io.models.dense import dense, gelu_new, table
+from hosim.io.models.dense import dense, gelu_new, repeated, scored, table
 from hosim.io.models.functions import (
     activation,
     add,
     cast,
-    cross_entropy,
     dropout,
     embedding,
-    linear,
     mean,
     mul,
     scale,
@@ -96,22 +94,7 @@ def t5(t: Tape, config: T5, run: Run) -> Value:
         x, head = scale(t, x, "scale_outputs"), shared
     else:
         head = t.parameter("lm_head.weight", (config.vocab_size, config.d_model), run.dtype)
-    if not run.training:
-        flops = 2 * x.rows * config.d_model * config.vocab_size
-        return t.op(
-            "lm_head",
-            "matmul",
-            [x, head],
-            (*shape, config.vocab_size),
-            flops=flops,
-            result_kind="output",
-        )
-    logits = linear(t, x, head, label="lm_head")
-    return cross_entropy(
-        t,
-        logits.view(logits.rows, config.vocab_size),
-        t.held("labels", (logits.rows,), "int64", "input"),
-    )
+    return scored(t, run, x, head, None, "lm_head", kernel="")
 
 
 def _stack(
@@ -119,13 +102,9 @@ def _stack(
 ) -> Value:
     with t.scope("block.0.layer.0.SelfAttention"):
         bias = _bias(t, config, run)
-    for n in layers:
-
-        def layer(x: Value, n: int = n) -> Value:
-            with t.scope(f"block.{n}"):
-                return _layer(t, config, run, x, half, memory, bias)
-
-        x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
+    x = repeated(
+        t, run, layers, "block", x, lambda x: _layer(t, config, run, x, half, memory, bias)
+    )
     return dropout(t, _norm(t, run, "final_layer_norm", x), config.dropout)
 
 

@@ -592,6 +592,8 @@ def without_idle(graph: Graph, prefix: str, wanted: Collection[str] = ()) -> Gra
     """The graph without the ops whose names begin with ``prefix``, whose results nobody uses, and
     that nobody waits for. Ops without results stay. ``wanted`` are tensors that are used later.
     """
+    if not any([name.startswith(prefix) for name in graph.op_index]):
+        return graph
     needed, awaited = bytearray(len(graph.tensors)), bytearray(len(graph.ops))
     for name in wanted:
         needed[graph.tensor_index[name]] = 1

@@ -45,7 +45,9 @@ class Value:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The names of the tensors that hold it."""
-        return tuple([part_name(self.tensor, part) for part in self.parts]) or (self.tensor,)
+        if not self.parts:
+            return (self.tensor,)
+        return tuple([part_name(self.tensor, part) for part in self.parts])
 
     def part(self, *names: str) -> Value:
         """Return, for a tensor that is held in parts, those of these names that it has; one that is

@@ -7,12 +7,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hosim.io.models.config import Run, layers_of
-from hosim.io.models.dense import attended, dense, gelu, gelu_new, looked_up, mlp, normed
+from hosim.io.models.dense import (
+    attended,
+    dense,
+    gelu,
+    gelu_new,
+    looked_up,
+    mlp,
+    normed,
+    repeated,
+    scored,
+)
 from hosim.io.models.functions import (
     activation,
     add,
     cast,
-    cross_entropy,
     mul,
     scale,
     split,
@@ -103,33 +112,20 @@ def vit(t: Tape, config: Vit, run: Run) -> Value:
             first = t.parameter("cls_token", (1, 1, width), run.dtype)
             x = _behind(t, first, x)
             x = add(t, x, t.parameter("position_embeddings", (1, tokens, width), run.dtype))
-        for n in layers_of(config, run):
-
-            def layer(x: Value, n: int = n) -> Value:
-                with t.scope(f"layers.{n}"):
-                    return _vit_layer(t, config, run, x)
-
-            x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
+        x = repeated(
+            t, run, layers_of(config, run), "layers", x, lambda x: _vit_layer(t, config, run, x)
+        )
         x = normed(t, run, "layernorm", x)
     first = _first_token(t, x)
-    if not run.training:
-        with t.scope("classifier"):
-            shape = (config.num_labels, width)
-            parameters = [
-                t.parameter("weight", shape, run.dtype),
-                t.parameter("bias", shape[:1], run.dtype),
-            ]
-            flops = 2 * run.batch * width * config.num_labels
-            return t.op(
-                "linear",
-                "matmul",
-                [first, *parameters],
-                (run.batch, config.num_labels),
-                flops=flops,
-                result_kind="output",
+    with t.scope("classifier"):
+        weight, bias = [
+            t.parameter(name, shape, run.dtype)
+            for name, shape in (
+                ("weight", (config.num_labels, width)),
+                ("bias", (config.num_labels,)),
             )
-    logits = dense(t, run, "classifier", first, config.num_labels)
-    return cross_entropy(t, logits, t.held("labels", (run.batch,), "int64", "input"))
+        ]
+    return scored(t, run, first, weight, bias, "classifier.linear", kernel="")
 
 
 def _vit_layer(t: Tape, config: Vit, run: Run, x: Value) -> Value:
@@ -203,13 +199,14 @@ def dit(t: Tape, config: Dit, run: Run) -> Value:
         condition = add(
             t, y, looked_up(t, run, "embedding_table", label, config.num_classes + 1, width)
         )
-    for n in layers_of(config, run):
-
-        def layer(x: Value, n: int = n) -> Value:
-            with t.scope(f"blocks.{n}"):
-                return _dit_layer(t, config, run, x, condition)
-
-        x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
+    x = repeated(
+        t,
+        run,
+        layers_of(config, run),
+        "blocks",
+        x,
+        lambda x: _dit_layer(t, config, run, x, condition),
+    )
     out = config.patch_size**2 * config.in_channels * 2
     with t.scope("final_layer"):
         shift, factor = _modulation(t, run, condition, 2, width)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hosim.io.models.attention import AttentionKernel, attention
 from hosim.io.models.config import Run, first_layers
-from hosim.io.models.dense import dense, gelu, looked_up, mlp, normed
-from hosim.io.models.functions import add, cross_entropy, dropout, linear
+from hosim.io.models.dense import dense, gelu, looked_up, mlp, normed, repeated, scored
+from hosim.io.models.functions import add, dropout
 from hosim.io.models.kv_cache import held_heads
 from hosim.io.models.tape import Tape, Value
 
@@ -59,34 +59,16 @@ def whisper(t: Tape, config: Whisper, run: Run) -> Value:
                 ),
             )
             x = dropout(t, x, config.dropout)
-            for n in first_layers(config.decoder_layers, run):
-
-                def layer(x: Value, n: int = n) -> Value:
-                    with t.scope(f"layers.{n}"):
-                        return _decoder_layer(t, config, run, x, memory)
-
-                x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
+            x = repeated(
+                t,
+                run,
+                first_layers(config.decoder_layers, run),
+                "layers",
+                x,
+                lambda x: _decoder_layer(t, config, run, x, memory),
+            )
             x = normed(t, run, "layer_norm", x)
-    if run.training:
-        logits = linear(t, x, table, label="proj_out")
-        return cross_entropy(
-            t,
-            logits.view(logits.rows, config.vocab_size),
-            t.held("labels", (logits.rows,), "int64", "input"),
-        )
-    sizes = (x.rows, config.vocab_size, config.d_model)
-    flops = 2 * x.rows * config.d_model * config.vocab_size
-    made = (*shape, config.vocab_size)
-    return t.op(
-        "proj_out",
-        "matmul",
-        [x, table],
-        made,
-        flops=flops,
-        result_kind="output",
-        kernel="gemm",
-        sizes=sizes,
-    )
+    return scored(t, run, x, table, None, "proj_out")
 
 
 def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
@@ -102,13 +84,14 @@ def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
         )
         x = add(t, x, t.parameter("embed_positions.weight", x.shape[1:], run.dtype))
         x = dropout(t, x, config.dropout)
-        for n in first_layers(config.encoder_layers, run):
-
-            def layer(x: Value, n: int = n) -> Value:
-                with t.scope(f"layers.{n}"):
-                    return _encoder_layer(t, config, run, x)
-
-            x = t.checkpointed(layer, x, run=run) if run.checkpoints(n) else layer(x)
+        x = repeated(
+            t,
+            run,
+            first_layers(config.encoder_layers, run),
+            "layers",
+            x,
+            lambda x: _encoder_layer(t, config, run, x),
+        )
         return normed(t, run, "layer_norm", x)
 
 

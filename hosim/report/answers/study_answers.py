@@ -31,7 +31,6 @@ figures of a recording.
 """
 
 Row = Mapping[str, Any]
-Commands = Sequence[tuple[str, str]]
 
 
 def fit_answer(
@@ -39,13 +38,12 @@ def fit_answer(
     rows: Sequence[Row],
     verdict: str,
     found: bool,
-    next_commands: Commands = (),
 ) -> Answer:
     """The answer of a fit: ``rows`` are its probes, in the order of the values."""
     name = next(iter(rows[0]))
     verdict = f"{verdict[:1].upper()}{verdict[1:]}"
     points = [(cell(name, row[name]), _ns(row), f"{_took(row)}{_beyond(row)}") for row in rows]
-    return _of_curve(title, verdict, points, found, next_commands)
+    return _of_curve(title, verdict, points, found)
 
 
 def frontier_answer(
@@ -53,7 +51,6 @@ def frontier_answer(
     rows: Sequence[Row],
     hardware: Hardware,
     verdict: str,
-    next_commands: Commands = (),
 ) -> Answer:
     """The answer of a frontier: ``rows`` are its probes, by ascending budget; those on the curve are
     drawn.
@@ -61,7 +58,7 @@ def frontier_answer(
     tier = f"{hardware.device_tier}_peak_bytes"
     drawn = [row for row in rows if row["pareto"]]
     points = [(human_size(row[tier]), _ns(row), f"{_took(row)}{_costs(row)}") for row in drawn]
-    return _of_curve(title, verdict, points, bool(drawn), next_commands)
+    return _of_curve(title, verdict, points, bool(drawn))
 
 
 def sweep_answer(
@@ -69,7 +66,6 @@ def sweep_answer(
     rows: Sequence[Row],
     fields: Sequence[str],
     hardware: Hardware,
-    next_commands: Commands = (),
 ) -> Answer:
     """The answer of a sweep: the fastest point, and a curve over the field, or the fastest points
     where several fields vary.
@@ -91,7 +87,7 @@ def sweep_answer(
     )
     if len(columns) == 1:
         points = [(cell(columns[0], row[columns[0]]), _ns(row), _took(row)) for row in rows]
-        return _of_curve(title, verdict, points, True, next_commands, lost)
+        return _of_curve(title, verdict, points, True, lost)
     names = [*columns, "makespan_ns", "slowdown", f"{hardware.device_tier}_peak_bytes"]
     titles = {c: column_title(c).replace(".", ".\n") for c in columns}
     titles |= {"makespan_ns": "time", "slowdown": "vs resident", names[-1]: "peak"}
@@ -102,7 +98,6 @@ def sweep_answer(
         rows=cells_of(names, fitting),
         left=len(columns),
         rest=lost,
-        next_commands=tuple(next_commands),
     )
 
 
@@ -129,7 +124,7 @@ def robustness_answer(title: str, report: Mapping[str, Any]) -> Answer:
             f"{best['policy']} is fastest when times vary: 95 % of its runs take at most "
             f"{human_time(late)}."
         )
-    return _of_curve(title, said, points, late is not None, ())
+    return _of_curve(title, said, points, late is not None)
 
 
 def _of_curve(
@@ -137,7 +132,6 @@ def _of_curve(
     verdict: str,
     points: Sequence[tuple[str, float | None, str]],
     good: bool,
-    next_commands: Commands,
     lost: str = "",
 ) -> Answer:
     hidden = len(points) - MOST_LINES
@@ -149,7 +143,6 @@ def _of_curve(
         good=good,
         curve=tuple(text_curve(points)),
         rest="; ".join(rest),
-        next_commands=tuple(next_commands),
     )
 
 
@@ -185,7 +178,6 @@ def blame_answer(
     count: int,
     verdict: str,
     prices: Sequence[str],
-    next_commands: Commands = (),
 ) -> Answer:
     """The answer about stalls: the longest ones, of ``count``, and what would save most."""
     first = "; ".join(prices[:_PRICES])
@@ -211,7 +203,6 @@ def blame_answer(
         rest=f"{counted(hidden, 'shorter stall')}, and what prevents each (--detail)"
         if hidden > 0
         else "",
-        next_commands=tuple(next_commands),
     )
 
 

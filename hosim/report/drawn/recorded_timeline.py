@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from hosim.base.nearest_rank import grouped
 from hosim.report.drawn.figures import OP_STYLE, TRANSFER_STYLE, legend_beside, size_unit, time_unit
 from hosim.report.timelines import Bar, BarStyle, Encoder, Row, element, further, key
 
@@ -102,9 +103,7 @@ def recorded_widget(ops: Sequence[DrawnOp], unexplained: Sequence[Span]) -> str:
     recorded, simulated = [op[4] for op in ops], [op[5] for op in ops]
     instants = [instant for interval in (*recorded, *simulated) for instant in interval]
     begin, end = min(instants), max(instants)
-    streams: dict[tuple[int, int], list[int]] = {}
-    for k, (_, _, device, stream, _, _) in enumerate(ops):
-        streams.setdefault((device, stream), []).append(k)
+    streams = grouped(((device, stream), k) for k, (_, _, device, stream, _, _) in enumerate(ops))
     pairs = {
         stream: (_row("recorded", ops, recorded, own), _row("simulated", ops, simulated, own))
         for stream, own in sorted(streams.items())

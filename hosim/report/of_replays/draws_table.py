@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.analysis.remarks import PairedDraws, beside_fastest, often, uncertainty_line
+from hosim.base.nearest_rank import grouped
 from hosim.data.draws import Regret
 from hosim.graph import Graph
 from hosim.io.runtimes import runtimes_for
@@ -48,10 +49,11 @@ def in_draws(
     names = ("of", "interval", "draws", "unfit", "faster", "longer", *(["rank"] if ranks else []))
     titles = {"faster": f"{first}\nis faster in" if first else ""}
     table = table_of("Draws of what is uncertain", names, rows, titles=titles)
-    kinds: dict[str, list[str]] = {}
-    for result, label in unsure:
-        if result.drawn is not None and result.drawn.kind:
-            kinds.setdefault(result.drawn.kind, []).append(label)
+    kinds = grouped(
+        (result.drawn.kind, label)
+        for result, label in unsure
+        if result.drawn is not None and result.drawn.kind
+    )
     best = next((result for result, label in unsure if label == first), unsure[0][0])
     return Group(
         table,

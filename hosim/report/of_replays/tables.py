@@ -18,6 +18,7 @@ from rich.text import Text
 from hosim.analysis import largest_op
 from hosim.analysis.costmodel import base_of
 from hosim.analysis.remarks import OPTIMUM, OURS, beside_next, strongest_rival
+from hosim.base.nearest_rank import grouped
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.notes import each_once, notes
@@ -292,11 +293,9 @@ def of_plans(results: Sequence[Result], graph: Graph, hardware: Hardware) -> Tex
     the policies that have it.
     """
     shown = set(each_once(notes(graph, hardware)))
-    having: dict[str, list[str]] = {}
-    for result in results:
-        for line in result.notes:
-            if line not in shown:
-                having.setdefault(line, []).append(result.policy)
+    having = grouped(
+        (line, result.policy) for result in results for line in result.notes if line not in shown
+    )
     return paragraph(
         *(f"{enumerated(names)}: {line}." for line, names in having.items()), space=True
     )
@@ -433,10 +432,9 @@ def failures(results: Sequence[Result]) -> RenderableType:
     """One line for each out-of-memory report, and each error of a policy that failed, with the
     policies that have it.
     """
-    having: dict[tuple[bool, str | None], list[str]] = {}
-    for result in results:
-        if not result.feasible:
-            having.setdefault((result.failed, result.error), []).append(result.policy)
+    having = grouped(
+        ((result.failed, result.error), result.policy) for result in results if not result.feasible
+    )
     lines = [
         f"{enumerated(names)} "
         f"{'failed' if failed else 'does not fit' if len(names) == 1 else 'do not fit'}: "

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
-from hosim.result import Result, Timeline, Transfer
+from hosim.result import Result, Timeline
 from hosim.timeline import blamed
 
 OP, TRANSFER = "op", "transfer of"
@@ -85,9 +86,7 @@ def _streams(graph: Graph, timeline: Timeline) -> Iterator[Row]:
 
 
 def _channels(timeline: Timeline) -> Iterator[Row]:
-    numbered: dict[str, list[tuple[int, Transfer]]] = {}
-    for k, x in enumerate(timeline.transfers):
-        numbered.setdefault(x.channel, []).append((k, x))
+    numbered = grouped((x.channel, (k, x)) for k, x in enumerate(timeline.transfers))
     for channel in used_channels(timeline):
         lanes: list[list[Bar]] = []
         free: list[tuple[int, int]] = []  # (from when on, lane)

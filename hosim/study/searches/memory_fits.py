@@ -10,6 +10,7 @@ unless the peak is a line there.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from math import isqrt
 from typing import Any
@@ -109,18 +110,9 @@ def _verdict(hardware: Hardware, peak_bytes: int) -> str:
 
 def _room(hardware: Hardware) -> int:
     """The largest peak of tensors that fits; -1: none does."""
-    low, high = -1, _usable(hardware) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if _verdict(hardware, middle) == _wanted(hardware):
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-# -- what is there at the peak
-# --------------------------------------------------------------------------------------------------
+    wanted = _wanted(hardware)
+    sizes = range(_usable(hardware) + 1)
+    return bisect_left(sizes, True, key=lambda size: _verdict(hardware, size) != wanted) - 1
 
 
 def _by_module(graph: Graph, peak: StaticPeak) -> Iterator[ModulePeak]:

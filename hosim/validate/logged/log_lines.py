@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from hosim.base.files import decode, read_bytes
+from hosim.base.nearest_rank import grouped
 from hosim.errors import InputError
 from hosim.plain_text import shown
 from hosim.validate.logged.server_lines import ServerFigures, server_figures
@@ -106,10 +107,7 @@ def figures_in(lines: Iterable[str]) -> dict[str, float]:
     >>> figures_in(log)
     {'tokens/s': 7200.0, 'reserved': 47.65}
     """
-    found: dict[str, list[float]] = {}
-    for line in lines:
-        for name, value in _figures(line):
-            found.setdefault(name, []).append(value)
+    found = grouped((name, value) for line in lines for name, value in _figures(line))
     warm = {name: each[1:] if len(each) > 2 else each for name, each in found.items()}
     return {name: median(warm[name]) for name in FIGURES if name in warm}
 

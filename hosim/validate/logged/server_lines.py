@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
 
+from hosim.base.nearest_rank import grouped
+
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 _VLLM = tuple(
     re.compile(pattern.replace("NUMBER", _NUMBER))
@@ -127,9 +129,7 @@ def _of_sglang(lines: Iterable[str]) -> Iterable[ServedStep]:
 
 def _together(steps: Iterable[ServedStep]) -> Iterable[ServedStep]:
     """The means of steps of nearly as many sequences: from a power of two to the next."""
-    alike: dict[int, list[ServedStep]] = {}
-    for step in steps:
-        alike.setdefault(int(step.sequences).bit_length(), []).append(step)
+    alike = grouped((int(step.sequences).bit_length(), step) for step in steps)
     for _, group in sorted(alike.items()):
         yield ServedStep(
             *[

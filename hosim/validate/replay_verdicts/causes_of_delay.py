@@ -5,6 +5,7 @@ nothing in the recording's structure explains.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -111,10 +112,7 @@ class _Causes:
         self._first: dict[int, int] = {}
         for i, op in enumerate(trace.ops):
             self._first.setdefault(op.device, i)
-        self._together: dict[int, int] = {}
-        for op in trace.ops:
-            if op.call is not None:
-                self._together[op.call] = self._together.get(op.call, 0) + 1
+        self._together = Counter(op.call for op in trace.ops if op.call is not None)
 
     def of_op(self, i: int) -> Cause:
         """The cause of an op's delay."""

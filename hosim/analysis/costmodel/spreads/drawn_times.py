@@ -42,6 +42,7 @@ from hosim.analysis.costmodel.spreads.time_spread import (
     spread_of,
 )
 from hosim.analysis.costmodel.transfers import is_pageable
+from hosim.base.nearest_rank import grouped
 from hosim.data.draws import DRAWS, FEW_DRAWS
 from hosim.data.expert_routing import draw_spread_of
 from hosim.data.runtime import ONE
@@ -357,10 +358,7 @@ class DrawnTimes:
         taken = np.bincount(
             self._group[unsure], np.array(nominal, float)[unsure], len(self._alike.which)
         )
-        groups: dict[Which, list[int]] = {}
-        for g, which in enumerate(self._alike.which):
-            if taken[g]:
-                groups.setdefault(which, []).append(g)
+        groups = grouped((which, g) for g, which in enumerate(self._alike.which) if taken[g])
         return [
             Factor(
                 _named(which),

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
+from hosim.base.nearest_rank import grouped
 from hosim.io.importers.recordings.kineto_events import DeviceOp, HostCall, KinetoTrace, SyncRecord
 
 StreamId = tuple[int, int]
@@ -206,9 +207,10 @@ def _around_graphs(
             of_call = (k for _, k in listed[position:])
             nodes = list(takewhile(partial(_launched_by, trace, call), of_call))
             stream = stream_of(trace.ops[before])
-            streams: dict[StreamId, list[int]] = {}
-            for k in sorted(nodes, key=lambda k: trace.ops[k].start_ns):
-                streams.setdefault(stream_of(trace.ops[k]), []).append(k)
+            streams = grouped(
+                (stream_of(trace.ops[k]), k)
+                for k in sorted(nodes, key=lambda k: trace.ops[k].start_ns)
+            )
             if len(nodes) < 2 or stream in streams:
                 continue
             queue = order.streams[stream]

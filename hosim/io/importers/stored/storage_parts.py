@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import prod
 
+from hosim.base.nearest_rank import grouped
 from hosim.data.graph_parts import NEW, PAST, READ, REST, part_name
 from hosim.graph import GraphBuilder
 from hosim.notes import ASSUMED, MISSING
@@ -187,9 +188,7 @@ def cut_all(
     """The storages that are in parts, of those with these names, sizes and shapes; and for ``meta``
     what is not known or taken to be so.
     """
-    listed: dict[int, list[tuple[str, Use]]] = {}
-    for op, use in uses:
-        listed.setdefault(use.storage, []).append((op, use))
+    listed = grouped((use.storage, (op, use)) for op, use in uses)
     cuts = {s: cut(size, shape, listed[s]) for s, (_, size, shape) in held.items() if s in listed}
     lines: dict[str, dict[str, list[str]]] = {MISSING: {}, ASSUMED: {}}
     for s, found in cuts.items():
@@ -240,9 +239,7 @@ def cut(size: int, shape: Sequence[int], uses: Sequence[tuple[str, Use]]) -> Cut
             )
             for op, use in uses
         ]
-    by_region: dict[ViewedBytes, list[tuple[str, Use]]] = {}
-    for op, use in uses:
-        by_region.setdefault(use.region, []).append((op, use))
+    by_region = grouped((use.region, (op, use)) for op, use in uses)
     pieces = _alike(
         piece for atom in atoms for piece in _pieces(atom, by_region, carved, atoms, size)
     )
@@ -486,9 +483,7 @@ def _names(pieces: Sequence[_Piece], row: int) -> list[str]:
         else:
             words.append(REST)
     names = []
-    same: dict[str, list[_Piece]] = {}
-    for piece, word in zip(pieces, words, strict=True):
-        same.setdefault(word, []).append(piece)
+    same = grouped((word, piece) for piece, word in zip(pieces, words, strict=True))
     in_rows = {
         word: row
         and all(one.begin >= 0 and not one.begin % row and not one.size % row for one in of)
