@@ -67,9 +67,16 @@ def test_without_a_budget_it_says_how_much_is_enough() -> None:
     asked = ("compare-policies", "workload.json", "-H", "hw.yaml", "-p", "hyperoffload")
     assert " cost " not in run(*asked).stdout
     assert " cost " not in run(*asked, "-b", "100B").stdout
-    asked = ("compare-policies", "gpt2:layers=2", "-H", "h100", "-p", "hyperoffload")
-    wide = " ".join(run(*asked).stdout.split())
-    assert " MiB cost " in wide
+    toy = json.loads(Path("workload.json").read_text())
+    (w, a), (f,) = toy["tensors"], toy["ops"]
+    toy["tensors"] = [w, {**w, "name": "v"}, {**a, "bytes": 10}, {**a, "name": "b", "bytes": 10}]
+    toy["ops"] = [
+        {**f, "duration_ns": 1000},
+        {**f, "name": "g", "inputs": ["a", "v"], "outputs": ["b"], "duration_ns": 1000},
+    ]
+    Path("workload.json").write_text(json.dumps(toy))
+    # g needs 60 B: there w comes up before f and v before g, each in 40 ns of a step of 2000
+    assert " 60 B cost 4.0 %." in " ".join(run(*asked).stdout.split())
 
 
 def test_rows_appear_as_they_end_rules_first(monkeypatch: pytest.MonkeyPatch) -> None:
