@@ -25,7 +25,7 @@ COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compil
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: demo quick test versions rooms test-long bench truth runtimes intervals race kernels spreads docs changelog gate-all mutants fuzz check clean
+.PHONY: demo quick test suite versions rooms test-long bench truth runtimes intervals race kernels spreads docs changelog gate-all mutants fuzz check clean
 
 demo: .venv/.installed
 	$(BIN)/hosim compare-policies llama-3.1-8b-prefill-4k --hardware h100-80gb-sxm --budget 12GiB
@@ -39,7 +39,11 @@ export PYTHONDONTWRITEBYTECODE =
 
 # No verdict depends on a clock, on how busy the machine is, or on its memory.
 PYTEST := $(BIN)/pytest --numprocesses=2 --dist=loadfile --no-loadscope-reorder
-test: check
+# The checks take one core for a minute: they run beside the tests.
+test: .venv/.installed-dev
+	$(MAKE) --no-print-directory --jobs=2 check suite
+
+suite: .venv/.installed-dev
 	$(PYTEST) -m 'not long'
 
 # The versions are those that `hosim doctor` names.

@@ -40,6 +40,8 @@ settings.load_profile("ci")
 if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants  # none yet
 
+gc.disable()  # nothing that is imported and collected goes: the first test enables it again
+
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"
 )  # there are as many workers as cores: more threads would wait for one another
@@ -62,6 +64,7 @@ def _what_is_there_stays() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -193,8 +193,7 @@ def answer(row: Row, named: bool = True) -> Answer | None:
                 exposed=RuntimeFigure(0.0),
                 cpu_optimizer=RuntimeFigure(0.0),
             )
-        unlimited = under_runtime(graph, replace(runtime, row_rate=RuntimeFigure(0.0)))
-        graph = under_runtime(graph, runtime)
+        built, graph = graph, under_runtime(graph, runtime)
         machine = (
             hosim.load_hardware(hosim.find_hardware(row.hardware))
             if "/" not in row.hardware
@@ -204,6 +203,7 @@ def answer(row: Row, named: bool = True) -> Answer | None:
         result = hosim.replay(hosim.plan(graph, machine, row.policy), machine)
         bare = result
         if runtime.row_rate.value:
+            unlimited = under_runtime(built, replace(runtime, row_rate=RuntimeFigure(0.0)))
             bare = hosim.replay(hosim.plan(unlimited, machine, row.policy), machine)
     except (hosim.HosimError, AssertionError):
         return None

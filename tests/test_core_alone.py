@@ -25,7 +25,7 @@ machines; serving.
 DOORS = ("gpu.py", "lower.py")
 """Where the second one is called by other names."""
 
-PART = ("golden", "engine/test_runtime_view.py", "io/test_plan_edits.py")
+PART = ("golden/test_ops.py", "golden/test_transfers.py", "io/test_plan_edits.py")
 """What of the core's tests is run each time; all of them are among the long ones."""
 
 OF_THE_WHOLE = (

@@ -2,17 +2,20 @@
 
 import doctest
 import importlib
-import pkgutil
+from pathlib import Path
 
 import pytest
 
 import hosim
 
-FOUND = pkgutil.walk_packages(hosim.__path__, "hosim.")
-MODULES = [
-    "hosim",
-    *sorted(module.name for module in FOUND if not module.name.endswith("__main__")),
-]
+PACKAGE = Path(hosim.__file__).parent
+MODULES = sorted(
+    ".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    for file in PACKAGE.rglob("*.py")
+    if ">>> " in file.read_text()
+)
+"""Those with examples."""
+
 OPTIONAL = {"torch", "transformers", "onnx", "mindspore", "ortools"}
 """Packages of hosim's extras: a module that needs one at import is not there without it."""
 

@@ -1,5 +1,5 @@
 """The commands that look up what there is: ``hosim policies``, ``schema``, ``notebooks``, ``doctor``,
-``workload`` and ``hardware``.
+``workload``, ``hardware`` and ``runtime``, which also fits one.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from pathlib import Path
 import typer
 
 from hosim.cli.answers import print_answer, show_answer
-from hosim.cli.commands import command
+from hosim.cli.commands import NAMES, command
 from hosim.cli.options import console, graph_of, hardware_of, print_json
-from hosim.cli.terminal import say
+from hosim.cli.progress import progress
+from hosim.cli.targets import DATA
+from hosim.cli.terminal import say, warn
 from hosim.extensions import added
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
 
@@ -243,3 +245,102 @@ def show_hardware(given: Given) -> None:
     profile = hardware_of(given.hardware)
     data = hardware_to_dict(profile)
     show_answer(machine_in_short(profile), given, lambda: data, lambda: [machine(profile)])
+
+
+runtime_app = typer.Typer(
+    help="List the shipped runtimes, show one, or fit one to logs.", no_args_is_help=True
+)
+
+_RUNTIME = Option(
+    "name",
+    default=REQUIRED,
+    argument=True,
+    metavar="NAME",
+    help="A runtime: a path, or a shipped name.",
+    completes=NAMES["runtime"],
+)
+
+_FITTED = (
+    Option(
+        "log",
+        of=Path,
+        default=REQUIRED,
+        argument=True,
+        metavar="LOG",
+        help="Runs: of each a line 'run WORKLOAD -H HARDWARE [-p POLICY]' and lines of its log, or "
+        "of a page of a server's metrics.",
+    ),
+    Option(
+        "base",
+        default=REQUIRED,
+        metavar="NAME",
+        help="The runtime that supplies what the log lacks: a path, or a shipped name.",
+        completes=NAMES["runtime"],
+    ),
+    Option(
+        "output",
+        of=Path,
+        flags=("--output", "-o"),
+        endings=DATA,
+        help="Where to write the runtime: .yaml or .json.",
+    ),
+)
+
+
+@runtime_app.command("list")
+@command(*declared("detail json"))
+def list_runtimes(given: Given) -> None:
+    """List the shipped runtimes."""
+    from hosim import shipped
+    from hosim.io.runtimes import runtime_named, runtime_to_dict
+    from hosim.report.listed import runtimes, runtimes_in_short
+
+    found = [runtime_named(name) for name in shipped.runtimes()]
+    answer = runtimes_in_short(found, (("hosim runtime show vllm", "its figures"),))
+    data = {"runtimes": [runtime_to_dict(each) for each in found]}
+    show_answer(answer, given, lambda: data, lambda: [runtimes(found)])
+
+
+@runtime_app.command("show")
+@command(*declared("name detail json", _RUNTIME))
+def show_runtime(given: Given) -> None:
+    """Show a runtime: what it sets, and its figures.
+
+    --detail shows the source of each.
+    """
+    from hosim.io.runtimes import runtime_named, runtime_to_dict
+    from hosim.report.listed import runtime, runtime_in_short
+
+    found = runtime_named(given.name)
+    data = runtime_to_dict(found)
+    answer = runtime_in_short(found, data)
+    show_answer(answer, given, lambda: data, lambda: [runtime(found, data)])
+
+
+@runtime_app.command("fit")
+@command(*declared("log base output detail json", *_FITTED))
+def fit_runtime(given: Given) -> None:
+    """Fit a runtime to lines of your own logs."""
+    from hosim.api import runtime_fit
+    from hosim.base.files import write
+    from hosim.io.runtimes import runtime_to_dict
+    from hosim.report.listed import runtime, runtime_in_short
+
+    output = given.output
+    name = "mine" if output is None else output.name.removesuffix(".gz").rpartition(".")[0]
+    with progress("replaying runs"):
+        found = runtime_fit(given.log, given.base, name)
+    for warning in found.warnings:
+        warn(warning)
+    data = runtime_to_dict(found.runtime)
+    if output is not None:
+        write(output, data)
+        say(f"wrote {output}")
+    fitted = found.runtime, data, found.left, found.moved
+    said = {
+        "runtime": data,
+        "left": dict(found.left),
+        "moved": {key: list(values) for key, values in found.moved.items()},
+        "warnings": list(found.warnings),
+    }
+    show_answer(runtime_in_short(*fitted), given, lambda: said, lambda: [runtime(*fitted)])

@@ -1,38 +1,51 @@
-"""``hosim replay``: replay any plan."""
+"""``hosim replay`` replays any plan. ``blame``, ``diff``, ``robustness`` and ``pipeline``: what its
+ops wait for, how it differs from another, how it varies, and replays of several stages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hosim.cli.answers import print_answer
+from hosim.cli.answers import print_answer, show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import (
     check_drawn,
+    check_trace,
+    graph_of,
+    hardware_of,
     print_json,
+    question_of,
     questions_of,
+    say_budget,
+    say_notes,
     write_page,
     write_picture,
 )
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note, say, warn
-from hosim.errors import InfeasibleError
-from hosim.io.options import REQUIRED, Given, Option, declared
+from hosim.errors import InfeasibleError, InputError
+from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from hosim.analysis.verifying import Finding
     from hosim.cache_plan import Plan
     from hosim.hardware import Hardware
     from hosim.result import Result
+    from hosim.study import Side
     from hosim.study.runs import Question
+
 
 _LISTED = 3
 """The number of places of each broken rule that are listed; the others are counted."""
 
-_OPTIONS = declared(
+_REPLAY_OPTIONS = declared(
     "plan workload hardware budget allocator account devices rescale strict op_sigma "
     "transfer_sigma seed detail plot trace memory_viz "
     "certificate html json",
@@ -67,7 +80,7 @@ _OPTIONS = declared(
 )
 
 
-@command(*_OPTIONS)
+@command(*_REPLAY_OPTIONS)
 def replay(given: Given) -> None:
     """Replay a plan, whoever made it.
 
@@ -179,3 +192,275 @@ def _warnings(findings: Sequence[Finding]) -> Iterator[str]:
         yield from map(str, found[:_LISTED])
         if len(found) > _LISTED:
             yield f"{rule}: and {len(found) - _LISTED:,} more like these"
+
+
+_BLAMED = 20
+"""Stalls that --detail shows."""
+
+_BLAME_OPTIONS = declared(
+    "workload hardware policy plan budget top more_memory more_bandwidth devices no_recompute "
+    "rescale detail json",
+    Option(
+        "plan",
+        of=Path,
+        metavar="FILE",
+        help="A plan file to replay, instead of one that the policy makes.",
+    ),
+    replace(
+        OPTIONS["top"],
+        help="How many stalls to show, the longest first.  [default: 5, with --detail 20]",
+    ),
+)
+
+
+@command(*_BLAME_OPTIONS)
+def blame(given: Given) -> None:
+    """Show what each stall waits for, and what would help.
+
+    Shows the transfer, its channel, the traffic that occupied the channel, and what would have
+    prevented the stall; then the time that more of each resource would save, and twice as much, by
+    replays of the plan. Without --plan, the policy plans again for other amounts of device memory.
+    Exit code 3 if the workload does not fit.
+    """
+    from dataclasses import asdict
+
+    from hosim.report.answers import ROWS, blame_answer
+    from hosim.report.of_studies import blame
+    from hosim.study import blame as blamed
+    from hosim.study import lines, price_rows, stall_rows, steps_of
+
+    memory, bandwidth = steps_of(given.more_memory, given.more_bandwidth)
+    question = question_of(given)
+    made = None
+    if given.plan is not None:
+        from hosim.io import check_tiers, load_plan
+
+        made = load_plan(given.plan, question.graph)
+        check_tiers(made, question.hardware, source=str(given.plan))
+    with progress() as tell:
+        found = blamed(question, made, memory, bandwidth, tell)
+    say_notes(found.result.notes)
+    longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
+    prices = lines(found.prices)
+    answer = blame_answer(
+        study_title("what it waits for", question),
+        stall_rows(longest[: given.top or ROWS]),
+        len(longest),
+        str(found),
+        prices,
+    )
+
+    def data() -> dict[str, Any]:
+        result = found.result
+        return {
+            "format": "hosim.blame/1",
+            "workload": result.workload,
+            "hardware": result.hardware,
+            "policy": found.policy,
+            "answer": answer.verdict,
+            "budget_bytes": result.budget_bytes,
+            "makespan_ns": result.makespan_ns,
+            "stalls": stall_rows(found.stalls),
+            "critical_path": [{"what": what, "ns": ns} for what, ns in found.path_ns.items()],
+            "slopes": asdict(found.slopes),
+            "prices": price_rows(found.prices),
+        }
+
+    def tables() -> Iterator[RenderableType]:
+        shown = stall_rows(longest[: given.top or _BLAMED])
+        every = [*prices, *found.first_order]
+        yield blame(shown, len(longest), found.by_cause, every, str(found))
+
+    show_answer(answer, given, data, tables)
+
+
+_CHANGED = 40
+"""Rows of each table that --detail shows."""
+
+_DIFF_OPTIONS = declared(
+    "a b workload hardware budget top detail plot json",
+    Option(
+        "a",
+        default=REQUIRED,
+        argument=True,
+        metavar="A",
+        help="A plan file, a result file (--json of 'hosim replay'), or a policy.",
+    ),
+    Option(
+        "b",
+        default=REQUIRED,
+        argument=True,
+        metavar="B",
+        help="The other plan file, result file or policy.",
+    ),
+    Option(
+        "workload",
+        flags=("--workload", "-w"),
+        metavar="WORKLOAD",
+        help="The workload that plans and policies are for.",
+    ),
+    replace(
+        OPTIONS["hardware"],
+        default=None,
+        help="Replay plans on this hardware as well, to compare times op by op; required for "
+        "policies.",
+    ),
+    replace(
+        OPTIONS["top"],
+        help="Show at most N rows of each table.  [default: 5, with --detail 40]",
+    ),
+)
+
+
+@command(*_DIFF_OPTIONS)
+def diff(given: Given) -> None:
+    """Show how two plans or two results differ.
+
+    Compares figure by figure, tensor by tensor and op by op, and shows only differences: the first figures, or
+    with --detail all of these. --plot
+    draws both replays on one axis of time.
+    """
+    from hosim.devices_of_graph import on_devices
+    from hosim.report.answers import ROWS, diff_answer
+    from hosim.report.of_studies import diff
+    from hosim.study import diff as differ
+    from hosim.study import side_of
+
+    a, b = given.a, given.b
+    graph = None if given.workload is None else graph_of(given.workload)
+    machine = None if given.hardware is None else hardware_of(given.hardware)
+    budget_bytes = None
+    if graph is not None and machine is not None:
+        machine = on_devices(graph, machine)
+        budget_bytes = say_budget(given.budget, graph, machine)
+    check_drawn(given)
+    with progress(f"{a} and {b}"):
+        sides = [side_of(text, graph, machine, budget_bytes) for text in (a, b)]
+        found = differ(*sides)
+    if given.plot is not None:
+        _draw(given.plot, sides, machine)
+    say_notes(found.notes)
+    names, others = (found.a, found.b), bool(found.tensors or found.ops)
+    answer = diff_answer(str(found), found.figures, names, others, given.top or ROWS)
+    every = list(found.figures), list(found.tensors), list(found.ops)
+    data = {
+        "format": "hosim.diff/1",
+        "answer": answer.verdict,
+        "a": found.a,
+        "b": found.b,
+        **dict(zip(("figures", "tensors", "ops"), every, strict=True)),
+    }
+
+    def tables() -> Iterator[RenderableType]:
+        yield diff(*every, str(found), names, given.top or _CHANGED, found.parts)
+
+    show_answer(answer, given, lambda: data, tables)
+
+
+def _draw(path: Path, sides: Sequence[Side], machine: Hardware | None) -> None:
+    """Write the picture of both replays. Raises :class:`InputError` where one has no timeline."""
+    from hosim.report.drawn import Shown, side_by_side_figure
+
+    shown = [
+        Shown(side.label, side.plan, side.result)
+        for side in sides
+        if side.plan is not None and side.result is not None and side.result.timeline is not None
+    ]
+    if machine is None or len(shown) < len(sides):
+        raise InputError(
+            "--plot draws two plans or policies that are replayed: name a workload and a machine",
+            source="diff",
+        )
+    write_picture(path, side_by_side_figure(shown, machine))
+
+
+_ROBUSTNESS_OPTIONS = declared(
+    "workload hardware policies budget runs op_sigma transfer_sigma seed order devices "
+    "no_recompute rescale detail plot json",
+    op_sigma=0.05,
+    transfer_sigma=0.1,
+)
+
+
+@command(*_ROBUSTNESS_OPTIONS)
+def robustness(given: Given) -> None:
+    """Replay policies with varied times or orders of ops.
+
+    Each policy plans once, on nominal times. Its plan is then replayed under N random variations of
+    op and transfer times, the same ones for all policies; with --order, under N orders of the ops
+    as well. --detail prints every percentile. Exit code 3 if nothing fits on nominal times.
+    """
+    from hosim.engine import resident_step
+    from hosim.notes import notes
+    from hosim.report.answers import robustness_answer
+    from hosim.report.drawn.studies import spread_figure
+    from hosim.report.of_studies import robustness, to_dict
+    from hosim.study import failures, percentiles
+    from hosim.study import robustness as drawn
+
+    check_drawn(given)
+    asked = questions_of(given)
+    graph, machine, order = asked[0].graph, asked[0].hardware, given.order
+    budget_bytes, jitter = asked[0].budget_bytes, asked[0].jitter
+    say_notes(notes(graph, machine))
+    title = study_title(f"{given.runs} runs with varied times", asked[0], policy=False)
+    with progress() as tell:
+        frame = drawn(asked, given.runs, tell, order)
+        figures, failed = percentiles(frame), failures(frame)
+        alone_ns = resident_step(graph, machine).makespan_ns
+    report = to_dict(figures, failed, graph, machine, budget_bytes, jitter, alone_ns, order)
+    answer = robustness_answer(title, report)
+    if given.plot is not None:
+        times = {
+            str(row["policy"]): [row["makespan_ns"][key] for key in ("nominal", "p50", "p95")]
+            for row in report["policies"]
+        }
+        write_picture(given.plot, spread_figure(times, title))
+    data = {"format": report.pop("format"), "answer": answer.verdict, **report}
+    fits = not figures["nominal"].isna().all()
+    shown = figures, jitter, alone_ns, order, failed
+    show_answer(answer, given, lambda: data, lambda: [robustness(*shown)], fits=fits)
+
+
+_PIPELINE_OPTIONS = declared(
+    "workloads hardware policy budget detail trace json",
+    Option(
+        "workloads",
+        of=list[str],
+        default=REQUIRED,
+        argument=True,
+        metavar="WORKLOAD...",
+        help="A model with its pipeline, as in llama-3.1-8b:phase=train:pipeline=4; or a workload "
+        "for each stage, with messages.",
+    ),
+)
+
+
+@command(*_PIPELINE_OPTIONS)
+def pipeline(given: Given) -> None:
+    """Replay the stages of a pipeline together.
+
+    Shows how long each stage waits for others. The policy plans each stage alone, without these
+    waits. The machine has one device for each stage. --detail prints every figure.
+    Exit code 3 if a stage does not fit.
+    """
+    from hosim.api import plan_stages, replay_stages
+    from hosim.plain_text import counted
+    from hosim.report.answers import stages_answer
+    from hosim.report.of_studies import stages, stages_to_dict
+
+    workloads, trace = given.workloads, given.trace
+    check_trace(trace)
+    with progress(f"{given.policy}: planning and replaying stages"):
+        plans = plan_stages(workloads, given.hardware, given.policy, given.budget)
+        result = replay_stages(plans, record=trace is not None)
+    if trace is not None:
+        from hosim.base.files import write
+        from hosim.report.timelines import trace_of_stages
+
+        write(trace, trace_of_stages(plans, result))
+        say(f"wrote {trace}")
+    title = f"{', '.join(workloads)} on {result.whole.hardware}: {counted(len(plans), 'stage')}"
+    answer = stages_answer(title, result, hardware_of(given.hardware).device_tier)
+    data, fits = stages_to_dict(result), result.feasible
+    show_answer(answer, given, lambda: data, lambda: [stages(result, plans)], fits=fits)

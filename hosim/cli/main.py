@@ -12,21 +12,13 @@ from typing import Annotated
 import typer
 
 from hosim.cli import (
-    cmd_blame,
-    cmd_calibrate,
+    cmd_bring,
     cmd_compare_policies,
-    cmd_diff,
-    cmd_fits,
     cmd_gate,
-    cmd_imports,
     cmd_look_up,
-    cmd_pipeline,
     cmd_plan,
     cmd_replay,
-    cmd_robustness,
-    cmd_runtime,
     cmd_search,
-    cmd_validate,
     terminal,
 )
 from hosim.cli.commands import (
@@ -163,7 +155,7 @@ def _hosim(
 
 _PLAN, _SEARCH, _, _GUARD, _BRING, _LOOK_UP = SECTIONS
 _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
-    "fits": (cmd_fits.fits, _PLAN, EXAMPLES["fits"]),
+    "fits": (cmd_plan.fits, _PLAN, EXAMPLES["fits"]),
     "compare-policies": (
         cmd_compare_policies.compare_policies,
         _PLAN,
@@ -171,19 +163,19 @@ _COMMANDS: Mapping[str, tuple[Callable[..., None], str, Sequence[str]]] = {
     ),
     "plan": (cmd_plan.plan, _PLAN, EXAMPLES["plan"]),
     "replay": (cmd_replay.replay, _PLAN, EXAMPLES["replay"]),
-    "blame": (cmd_blame.blame, _PLAN, EXAMPLES["blame"]),
-    "diff": (cmd_diff.diff, _PLAN, EXAMPLES["diff"]),
-    "robustness": (cmd_robustness.robustness, _PLAN, EXAMPLES["robustness"]),
-    "pipeline": (cmd_pipeline.pipeline, _PLAN, EXAMPLES["pipeline"]),
+    "blame": (cmd_replay.blame, _PLAN, EXAMPLES["blame"]),
+    "diff": (cmd_replay.diff, _PLAN, EXAMPLES["diff"]),
+    "robustness": (cmd_replay.robustness, _PLAN, EXAMPLES["robustness"]),
+    "pipeline": (cmd_replay.pipeline, _PLAN, EXAMPLES["pipeline"]),
     "sweep": (cmd_search.sweep, _SEARCH, EXAMPLES["sweep"]),
     "frontier": (cmd_search.frontier, _SEARCH, EXAMPLES["frontier"]),
     "fit": (cmd_search.fit, _SEARCH, EXAMPLES["fit"]),
     "atlas": (cmd_search.atlas, _SEARCH, EXAMPLES["atlas"]),
     "check": (cmd_gate.check, _GUARD, EXAMPLES["check"]),
-    "import": (cmd_imports.import_, _BRING, EXAMPLES["import"]),
-    "import-kernels": (cmd_imports.import_kernels, _BRING, EXAMPLES["import-kernels"]),
-    "validate": (cmd_validate.validate, _BRING, EXAMPLES["validate"]),
-    "calibrate": (cmd_calibrate.calibrate, _BRING, EXAMPLES["calibrate"]),
+    "import": (cmd_bring.import_, _BRING, EXAMPLES["import"]),
+    "import-kernels": (cmd_bring.import_kernels, _BRING, EXAMPLES["import-kernels"]),
+    "validate": (cmd_bring.validate, _BRING, EXAMPLES["validate"]),
+    "calibrate": (cmd_bring.calibrate, _BRING, EXAMPLES["calibrate"]),
     "policies": (cmd_look_up.policies, _LOOK_UP, EXAMPLES["policies"]),
     "schema": (cmd_look_up.schema, _LOOK_UP, EXAMPLES["schema"]),
     "notebooks": (cmd_look_up.notebooks, _LOOK_UP, EXAMPLES["notebooks"]),
@@ -194,7 +186,7 @@ _GROUPS = (
     ("ci", cmd_gate.ci_app, _GUARD),
     ("workload", cmd_look_up.workload_app, _LOOK_UP),
     ("hardware", cmd_look_up.hardware_app, _LOOK_UP),
-    ("runtime", cmd_runtime.app, _LOOK_UP),
+    ("runtime", cmd_look_up.runtime_app, _LOOK_UP),
 )
 for _name, (_command, _section, _examples) in with_added(_COMMANDS, "commands").items():
     app.command(_name, cls=Command, rich_help_panel=_section, epilog=epilog(_examples))(

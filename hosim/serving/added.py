@@ -41,10 +41,7 @@ def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequ
     """Its commands with their sections and examples, below the one of the core before which help
     lists them.
     """
-    from hosim.serving.commands.cmd_serve import serve
-    from hosim.serving.commands.cmd_serve_fit import serve_fit
-    from hosim.serving.commands.cmd_serve_frontier import serve_frontier
-    from hosim.serving.commands.cmd_serve_sweep import serve_sweep
+    from hosim.serving.cmd_serve import serve, serve_fit, serve_frontier, serve_sweep
 
     listed: Mapping[str, Callable[..., None]] = {
         "serve": serve,

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from hosim.cli.main import app
 
 COLUMNS, LINES = 80, 25
-SERVED = "gpt2 -H h100 --requests poisson:rate=10:count=4:prompt=64:output=4"
+SERVED = "gpt2 -H h100 --requests poisson:rate=10:count=3:prompt=64:output=3"
 USUAL = (
     """
 fits meta-llama/Llama-3.1-8B --batch 8 --sequence 4096 --optimizer adamw --runtime hf-trainer -H h100
@@ -38,7 +38,7 @@ serve SERVED
 serve SERVED --limit ttft=2s --kv lru:tiers=ddr
 serve gpt2 -H h100 --requests r.jsonl --measured m.jsonl
 serve-sweep SERVED --vary requests.rate=5,6 --seeds 2 --jobs 1
-serve-sweep SERVED --vary blocks=50,500 --vary requests.rate=5,6,7 --jobs 1 --limit ttft=2s
+serve-sweep SERVED --vary blocks=50,500 --vary requests.rate=5,6 --jobs 1 --limit ttft=2s
 serve-fit SERVED --largest requests.rate=1..50 --within ttft.p95=2s
 serve-frontier SERVED --vary blocks=20,30,500 --jobs 1
 baseline write -c cases.toml

@@ -186,7 +186,7 @@ def test_help_imports_the_commands_and_no_other_room() -> None:
         for name, package in loaded("import hosim.cli.main").items()
         if name.partition(".")[0] == "hosim"
     }
-    others = {"hosim.formats", "hosim.serving", "hosim.serving.commands"}
+    others = {"hosim.formats", "hosim.serving"}
     assert {name for name, package in found.items() if package} == {
         "hosim",
         "hosim.base",

@@ -142,7 +142,7 @@ def cases(draw: st.DrawFn) -> tuple[Graph, Hardware]:
     return draw(graphs(9, 3, homes=[tier.name for tier in machine.tiers])), machine
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=cases())
 def test_the_same_quantity_is_the_same_number_wherever_it_is_printed(
     case: tuple[Graph, Hardware], tmp_path_factory: Any

@@ -4,12 +4,14 @@ is meant to change.
 
 import pytest
 from kept_damage import NAMES, TABLE, rows
-from quick_cases import one_in
 
 KEPT = TABLE.kept()
+QUICK = ("hyper_parallel", "mindir_mlp", "g10")
 
 
-@pytest.mark.parametrize("name", one_in(4, NAMES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] * (name not in QUICK)) for name in NAMES]
+)
 def test_what_is_said_of_damage_stays_what_it_was(name: str) -> None:
     assert list(rows(name)) == KEPT[name], (
         "if meant: python tests/kept/write.py kept_damage, and look at what changed"

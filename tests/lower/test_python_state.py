@@ -35,6 +35,16 @@ class Toy(torch.nn.Module):
         return self.second(self.does(self, torch.relu(self.first(x))))
 
 
+class Product(torch.nn.Linear):
+    """One op, for which torch has a kernel: none is compiled."""
+
+    def __init__(self):
+        super().__init__(16, 16, bias=False)
+
+    def forward(self, x):
+        return super().forward(x)
+
+
 def loss_of(model, inputs):
     return model(**inputs).square().mean()
 
@@ -242,7 +252,7 @@ def test_changes_after_the_capture_are_refused(is_training):
 @pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
 @pytest.mark.parametrize("is_training", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_hook_of_the_compiled_model_after_it_was_offloaded(is_training):
-    compiled = torch.compile(Toy())
+    compiled = torch.compile(Product())
     with offloaded(compiled, is_training) as run, torch.set_grad_enabled(is_training):
         run(x=X)
         compiled.register_forward_hook(lambda module, inputs, result: result * 2)

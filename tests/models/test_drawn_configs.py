@@ -71,11 +71,10 @@ def test_parameters_of_many_configs_are_those_of_transformers(kind):
 
 @pytest.mark.parametrize("kind", DECODERS)
 def test_parameters_are_the_same_for_every_number_of_tokens(kind):
-    for n in range(2):
-        config = drawn(kind, random.Random(f"{kind} {n}"))
-        config = {key: config[key] for key in config if key not in ("model_type", "dtype")}
-        few, many = (sizes_of_builder(kind, config, sequence=tokens) for tokens in (16, 80))
-        assert few == many
+    config = drawn(kind, random.Random(f"{kind} 0"))
+    config = {key: config[key] for key in config if key not in ("model_type", "dtype")}
+    few, many = (sizes_of_builder(kind, config, sequence=tokens) for tokens in (16, 80))
+    assert few == many
 
 
 NO_DEFAULT = (

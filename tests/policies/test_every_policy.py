@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from counting import lines_run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from quick_cases import one_in
 from strategies import graphs, hardware, sized
@@ -71,6 +71,7 @@ def test_plans_are_legal_and_replays_are_feasible_or_say_why(policy: str, world)
 
 
 @pytest.mark.parametrize("policy", RIVALS)
+@settings(max_examples=10)
 @given(world=worlds())
 def test_with_room_for_everything_every_policy_fits(policy: str, world) -> None:
     graph, machine, _ = world
@@ -107,6 +108,7 @@ def test_a_result_that_the_step_changes_ends_where_it_was(policy: str, home: str
 
 
 @pytest.mark.parametrize("policy", RIVALS)
+@settings(max_examples=10)
 @given(world=worlds(), random=st.randoms(use_true_random=False))
 def test_names_do_not_matter(policy: str, world, random) -> None:
     graph, machine, budget = world

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
 from strategies import processor_plans
@@ -57,6 +57,7 @@ def added(text: str, more: str, times: int) -> str:
     return f"{parse_rate(text) + times * parse_rate(more)} B/s"
 
 
+@settings(max_examples=15)
 @given(st.data())
 def test_doubling_what_is_priced_gives_the_price(data: st.DataObject) -> None:
     machine = data.draw(machines())

@@ -7,7 +7,6 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.report.of_studies.calibration_tables import calibration, kernels
     from hosim.report.of_studies.robustness_table import robustness, to_dict
-    from hosim.report.of_studies.stages_table import stages, stages_to_dict
     from hosim.report.of_studies.studies import (
         blame,
         diff,
@@ -16,6 +15,8 @@ if TYPE_CHECKING:
         frontier,
         machine_comparison,
         predictions,
+        stages,
+        stages_to_dict,
         sweep,
         varied_columns,
     )
@@ -40,9 +41,7 @@ else:
         {
             "calibration_tables": "calibration kernels",
             "robustness_table": "robustness to_dict",
-            "stages_table": "stages stages_to_dict",
-            "studies": "blame diff errors fit frontier machine_comparison predictions sweep "
-            "varied_columns",
+            "studies": "blame diff errors fit frontier machine_comparison predictions stages stages_to_dict sweep varied_columns",
             "validation_table": "CONSTANTS RIVALS constant_rows ranks_table rival_rows rows schemes "
             "short_name signed_time taken_from_recording time_and_share validation "
             "verdict_lines",

@@ -1,0 +1,399 @@
+"""The commands of serving: ``hosim serve`` simulates requests over time, ``serve-sweep`` does once for
+each combination of values, ``serve-fit`` finds the largest or smallest value that keeps limits, and
+``serve-frontier`` compares costs with throughput.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import typer
+
+from hosim.cli.answers import following, print_answer
+from hosim.cli.commands import command
+from hosim.cli.options import (
+    check_drawn,
+    print_json,
+    say_notes,
+    write_page,
+    write_picture,
+)
+from hosim.cli.progress import bar, progress
+from hosim.cli.terminal import note, say, warn
+from hosim.errors import InfeasibleError, InputError
+from hosim.io.options import OPTIONS, REQUIRED, Given, Option
+from hosim.serving.serve_options import SERVE, of_serving, serving_options
+
+if TYPE_CHECKING:
+    from hosim.serving import Served
+
+
+_SERVE_OPTIONS = serving_options(
+    "model hardware requests tensor expert set blocks block_tokens token_budget max_sequences "
+    "memory_share runtime overhead "
+    "iterations instances router kv preemption scheduling_policy prefill_instances "
+    "decode_instances kv_link kv_sending "
+    "prefill_hardware prefill_tensor weights weights_memory measured fit_first limit within detail plot "
+    "trace html json"
+)
+
+
+@command(*_SERVE_OPTIONS)
+def serve(given: Given) -> None:
+    """Serve requests over time on one engine, as vLLM does.
+
+    One engine with a paged cache: continuous batching, chunked prefill, blocks shared between equal
+    prefixes, and preemption. --kv extends the cache to lower tiers, and --weights offloads weights.
+    --measured compares the latencies with a real server's. --detail prints every figure.
+    """
+    from hosim.io.importers import builder_parameters
+    from hosim.plain_text import counted
+    from hosim.serving import (
+        MANY_ITERATIONS,
+        as_served,
+        beside_measured,
+        beyond,
+        check_measured,
+        fitted_overhead_ns,
+        latency_limits,
+        overhead_warning,
+        read_measured_requests,
+        statistic_limits,
+    )
+    from hosim.serving.api import serve as served
+    from hosim.serving.report import queue_growth, serving, serving_answer
+    from hosim.serving.requests import asked_requests
+
+    check_drawn(given)
+    fit_first = given.fit_first
+    limits = None if given.limit is None else latency_limits(given.limit)
+    wanted = {} if given.within is None else statistic_limits(given.within)
+    of_model = settings_of(given.set)
+    parameters = builder_parameters(given.model)
+    for asked in (
+        {name: getattr(given, name) for name in ("tensor", "expert") if getattr(given, name) > 1},
+        of_model,
+    ):
+        for name, value in asked.items():
+            if name in parameters:
+                source = "--set" if asked is of_model else f"--{name}"
+                raise InputError(f"{name} is given twice; keep one", source=source)
+            parameters[name] = value
+    if given.runtime is not None:
+        parameters["runtime"] = given.runtime
+    options = {one.name: getattr(given, one.name) for one in SERVE if hasattr(given, one.name)}
+    listed = asked_requests(given.requests)
+    real = (
+        None
+        if given.measured is None
+        else as_served(read_measured_requests(given.measured), listed)
+    )
+    if real is not None:
+        check_measured(listed.requests, real, fit_first or 0)
+
+    def run(overhead: int | str) -> Served:
+        return served(parameters, given.hardware, listed, **{**options, "overhead": overhead})
+
+    with progress(f"serving {counted(len(listed.requests), 'request')}"):
+        if real is not None and fit_first is not None:
+            fitted = fitted_overhead_ns(run, real, fit_first)
+            result = run(fitted)
+            if (no_host := overhead_warning(fitted)) is not None:
+                warn(no_host)
+        else:
+            result = run(given.overhead)
+    data = result.summary()
+    if real is not None:
+        data["measured"] = {
+            "skipped": fit_first or 0,
+            **beside_measured(result, real, fit_first or 0),
+        }
+    if limits is not None:
+        data["goodput"] = result.goodput(limits)
+    if result.again is not None and len(result.samples) > MANY_ITERATIONS:
+        note(
+            f"no intervals: more than {MANY_ITERATIONS:,} iterations (Python: "
+            "hosim.serve(...).intervals())"
+        )
+    elif result.again is not None:
+        with progress("serving in draws of what is uncertain"):
+            data["draws"] = result.intervals()
+    growth = queue_growth(result)
+    table, answer = serving(data), serving_answer(data, growth, _following(given, growth[1]))
+    if given.plot is not None:
+        from hosim.serving.report import serving_figure
+
+        write_picture(given.plot, serving_figure(result))
+    if given.trace is not None:
+        from hosim.base.files import write
+        from hosim.serving.report import serving_trace
+
+        write(given.trace, serving_trace(result))
+        say(f"wrote {given.trace}")
+    if given.html is not None:
+        from hosim.serving.report import serving_page
+
+        write_page(given.html, serving_page(answer, result, table))
+    if given.json:
+        print_json({"format": data.pop("format"), "answer": answer.verdict, **data})
+    else:
+        print_answer(answer, given, lambda: [table])
+    if lines := beyond(data, wanted):
+        warn(f"beyond the limits: {', '.join(lines)}")
+        raise typer.Exit(1)
+
+
+def _following(given: Given, arrive: float) -> list[tuple[str, str]]:
+    """What to ask next: the rate that the engine takes, where requests ``arrive`` at some."""
+    limit = given.within or "ttft.p95=2s"
+    takes = "model hardware requests"
+    rates = f"requests.rate={max(1, round(arrive / 4))}..{max(2, round(2 * arrive))}"
+    lines = following(given, _SERVE_OPTIONS, "serve-fit", takes, largest=rates, within=limit)
+    return [(line, "the highest rate")] * bool(arrive) if lines and (line := lines[0]) else []
+
+
+def _study_title(given: Given) -> str:
+    """What the answer of a study of serving begins with."""
+    return f"{given.model} on {given.hardware}: {given.requests}"
+
+
+def _options_of(texts: list[str] | None) -> dict[str, object]:
+    """The options of :func:`hosim.serve` that ``--set`` gives. Raises :class:`InputError`, also for
+    one that is none.
+    """
+    from hosim.serving.api import check_options
+
+    found = settings_of(texts)
+    check_options(found)
+    return found
+
+
+def settings_of(texts: list[str] | None) -> dict[str, object]:
+    """The options that ``--set`` gives. Raises :class:`InputError` for one without a value, or that
+    is given twice.
+    """
+    from hosim.study.asked import scalar
+
+    found: dict[str, object] = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not equals or name in found:
+            raise InputError(
+                f"expected OPTION=VALUE, each option once, got {text!r}", source="--set"
+            )
+        found[name.strip()] = scalar(value.strip())
+    return found
+
+
+_SET = of_serving(
+    "set",
+    metavar="OPTION=VALUE",
+    help="An option of hosim.serve for all points, such as token_budget=1024; may be repeated.",
+)
+_VARY = replace(
+    OPTIONS["vary"],
+    help="A field to vary; may be repeated: requests.rate=5..50:10, blocks=1000,2000, "
+    "token_budget=1024,2048, model.tensor=1,2, "
+    "hardware=h100,h200.",
+)
+_STUDY = (
+    _SET,
+    _VARY,
+    Option(
+        "seeds",
+        of=int,
+        metavar="N",
+        least=1,
+        help="Serve each point with N seeds of drawn requests.",
+    ),
+)
+"""The options of studies of serving."""
+
+
+@command(
+    *serving_options(
+        "model hardware requests vary seeds limit set output jobs scheduler detail json",
+        *_STUDY,
+        replace(_VARY, unless=("seeds",)),
+    )
+)
+def serve_sweep(given: Given) -> None:
+    """Serve once for each combination of values.
+
+    Fields are parameters of the requests (of a file its rate), of the model, the machine, and
+    options of hosim.serve. With --seeds each row is the median of several draws, with their 5th and
+    95th percentiles below it (--detail).
+    """
+    from hosim.serving.api import FIGURES, seed_percentiles
+    from hosim.serving.api import serve_sweep as swept
+    from hosim.serving.report import serving_sweep, serving_sweep_answer
+    from hosim.study.asked import read_vary
+    from hosim.study.rows_of_answers import records, varied_columns
+
+    vary, seeds = given.vary, given.seeds
+    points = read_vary(vary) if vary else [{"requests.seed": seed} for seed in range(seeds or 1)]
+    with bar() as tell:
+        frame = swept(
+            given.model,
+            given.hardware,
+            given.requests,
+            vary=points,
+            limit=given.limit,
+            seeds=seeds if vary else None,
+            output=given.output,
+            jobs=given.jobs,
+            scheduler=given.scheduler,
+            progress=tell,
+            **_options_of(given.set),
+        )
+    rows = records(frame)
+    if given.output is not None:
+        say(f"wrote {given.output}: {len(rows):,} rows")
+    varied = list(
+        dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])])
+    )
+    say_notes(frame.attrs["notes"])
+    if given.json:
+        drawn = (
+            {
+                "percentiles": seed_percentiles(
+                    rows, [name for name in varied if name != "requests.seed"], FIGURES
+                )
+            }
+            if seeds
+            else {}
+        )
+        print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})
+    else:
+        title = _study_title(given)
+        answer = serving_sweep_answer(title, rows, varied)
+        print_answer(answer, given, lambda: [serving_sweep(rows, varied)])
+
+
+_FIT_OPTIONS = serving_options(
+    "model hardware requests within largest smallest set detail json",
+    _SET,
+    of_serving(
+        "within",
+        default=REQUIRED,
+        help="Limits of statistics of latencies: ttft.p95=2s,tpot.mean=50ms.",
+    ),
+    of_serving("largest", help="Find the largest value: requests.rate=1..50."),
+    of_serving("smallest", help="Find the smallest value: blocks=500..20000."),
+)
+
+
+@command(*_FIT_OPTIONS)
+def serve_fit(given: Given) -> None:
+    """Find the highest rate that keeps latencies in limits.
+
+    Or the smallest cache, or another value. It bisects over runs, tries further values on both
+    sides, and reports any that contradicts the rest. Exit code 3 if no value keeps the limits.
+    """
+    from hosim.serving.api import serve_fit as fitted
+    from hosim.serving.report import serving_fit, serving_fit_answer
+
+    with progress("serving"):
+        found = fitted(
+            given.model,
+            given.hardware,
+            given.requests,
+            largest=given.largest,
+            smallest=given.smallest,
+            within=given.within,
+            **_options_of(given.set),
+        )
+    say_notes(found.notes)
+    if given.json:
+        head = {
+            "format": "hosim.serving-fit/1",
+            "wanted": found.wanted,
+            "fields": list(found.axis.fields),
+            "within_ns": found.limits_ns,
+        }
+        answer = {"value": found.value, "beyond": found.beyond.value if found.beyond else None}
+        ends = {} if found.interval is None else {"interval": found.interval}
+        print_json(
+            {
+                **head,
+                **answer,
+                **ends,
+                "contradictions": list(found.contradictions),
+                "rows": found.rows,
+            }
+        )
+    else:
+        told = found.rows, list(found.limits_ns), str(found), found.answer is not None
+        short = serving_fit_answer(_study_title(given), *told)
+        print_answer(short, given, lambda: [serving_fit(*told)])
+    if found.answer is None:
+        raise typer.Exit(InfeasibleError.exit_code)
+
+
+_FRONTIER_OPTIONS = serving_options(
+    "model hardware requests vary of against limit seeds set output jobs scheduler detail json",
+    *_STUDY,
+    Option(
+        "of",
+        default="throughput",
+        metavar="FIGURE",
+        help="What is wanted: throughput, or goodput (with --limit).",
+    ),
+    Option(
+        "against",
+        default="cache",
+        metavar="FIGURE",
+        help="What it costs: cache (bytes in all tiers) or devices.",
+    ),
+)
+
+
+@command(*_FRONTIER_OPTIONS)
+def serve_frontier(given: Given) -> None:
+    """Trade cache or devices against throughput.
+
+    It serves once for each combination of values, like serve-sweep, and marks the points on the
+    Pareto frontier.
+    """
+    from hosim.serving.api import COSTS, RATES
+    from hosim.serving.api import serve_frontier as traced
+    from hosim.serving.report import serving_frontier, serving_frontier_answer
+    from hosim.study.asked import read_vary
+    from hosim.study.rows_of_answers import records, varied_columns
+
+    vary, of, against = given.vary, given.of, given.against
+    if not vary:
+        raise InputError(
+            "nothing to vary: give --vary FIELD=VALUES, such as blocks=1000..8000:5",
+            source="serve-frontier",
+        )
+    with bar() as tell:
+        frame = traced(
+            given.model,
+            given.hardware,
+            given.requests,
+            vary=vary,
+            of=of,
+            against=against,
+            limit=given.limit,
+            seeds=given.seeds,
+            output=given.output,
+            jobs=given.jobs,
+            scheduler=given.scheduler,
+            progress=tell,
+            **_options_of(given.set),
+        )
+    rows = records(frame)
+    if given.output is not None:
+        say(f"wrote {given.output}: {len(rows):,} points")
+    say_notes(frame.attrs["notes"])
+    if given.json:
+        print_json(
+            {"format": "hosim.serving-frontier/1", "of": of, "against": against, "rows": rows}
+        )
+    else:
+        told = rows, list(varied_columns(read_vary(vary)).values()), RATES[of], COSTS[against]
+        title = _study_title(given)
+        answer = serving_frontier_answer(title, *told)
+        print_answer(answer, given, lambda: [serving_frontier(*told)])

@@ -1,1 +1,0 @@
-"""The commands of serving: each parses, calls and prints."""
