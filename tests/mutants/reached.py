@@ -1,5 +1,5 @@
-"""Which tests reach which lines of hosim: made by one run of the tests under coverage.py, kept, and
-carried over to later text.
+"""Which tests of ``make test`` reach which lines of hosim: made by one run of them under
+coverage.py, kept, and carried over to later text.
 
 The tests run on a copy of the tree. The map lies with that copy under ``build/mutants/map``; when
 files have changed since, unchanged lines keep their tests, new lines of a function have those of
@@ -191,6 +191,8 @@ def record(
         *files,
         "-q",
         "--tb=short",
+        "-m",
+        "not long",  # what `make test` runs
         "-p",
         "no:cacheprovider",
         "-p",
