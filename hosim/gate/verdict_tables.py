@@ -112,9 +112,13 @@ def baseline(record: Record) -> tuple[Answer, RenderableType]:
 
 
 def _whole(title: str, record: Record) -> RenderableType:
-    table = open_table(title, "metric", "value", left=1)
-    for name, value in sorted(record.metrics.items()):
-        table.add_row(name, human(name, value))
+    table = open_table(
+        title,
+        "metric",
+        "value",
+        left=1,
+        rows=[(name, human(name, value)) for name, value in sorted(record.metrics.items())],
+    )
     parts: list[RenderableType] = [table]
     for tier, peak in sorted(record.peaks.items()):
         held = open_table(
@@ -122,9 +126,11 @@ def _whole(title: str, record: Record) -> RenderableType:
             "kind",
             "bytes",
             left=1,
+            rows=[
+                (kind.replace("_", " "), human_size(size))
+                for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1])
+            ],
         )
-        for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1]):
-            held.add_row(kind.replace("_", " "), human_size(size))
         parts.append(held)
     parts += [paragraph(*record.notes, space=True)] if record.notes else []
     versions = ", ".join(f"{name} {number}" for name, number in record.versions.items())

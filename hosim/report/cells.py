@@ -75,17 +75,28 @@ def plan(of: Plan) -> RenderableType:
         key = op.op, op.source, op.destination or NOTHING
         counts[key] += 1
         sizes[key] += of.graph.tensors[op.tensor].size_bytes
-    moves = open_table("Cache ops", "op", "from", "to", "cache ops", "bytes", left=3)
-    for key, count in counts.items():
-        moves.add_row(*key, f"{count:,}", human_size(sizes[key]))
+    moves = open_table(
+        "Cache ops",
+        "op",
+        "from",
+        "to",
+        "cache ops",
+        "bytes",
+        left=3,
+        rows=[(*key, f"{count:,}", human_size(sizes[key])) for key, count in counts.items()],
+    )
     starts, held = Counter[str](), Counter[str]()
     for t, tiers in of.initial.items():
         for tier in tiers:
             starts[tier] += 1
             held[tier] += of.graph.tensors[t].size_bytes
-    initial = open_table("At time 0, as the plan says", "tier", "tensors", "bytes")
-    for tier, count in starts.items():
-        initial.add_row(tier, f"{count:,}", human_size(held[tier]))
+    initial = open_table(
+        "At time 0, as the plan says",
+        "tier",
+        "tensors",
+        "bytes",
+        rows=[(tier, f"{count:,}", human_size(held[tier])) for tier, count in starts.items()],
+    )
     return Group(paragraph(repr(of)), *([moves] if counts else []), *([initial] if starts else []))
 
 
@@ -110,9 +121,16 @@ def _figures(result: Result) -> RenderableType:
         return failures([result])
     stalls = open_table("Stalls", *STALL_CAUSES, left=0)
     stalls.add_row(*(time_or_nothing(result.stall_ns.get(cause, 0)) for cause in STALL_CAUSES))
-    peaks = open_table("Peaks", "tier", "peak", "of which")
-    for tier, peak in result.peak_bytes.items():
-        peaks.add_row(tier, human_size(peak), composition(result.peak_breakdown.get(tier, {})))
+    peaks = open_table(
+        "Peaks",
+        "tier",
+        "peak",
+        "of which",
+        rows=[
+            (tier, human_size(peak), composition(result.peak_breakdown.get(tier, {})))
+            for tier, peak in result.peak_bytes.items()
+        ],
+    )
     return Group(stalls, peaks, channels([result]))
 
 

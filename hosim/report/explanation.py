@@ -15,6 +15,7 @@ from rich.console import Console, Group, RenderableType
 from hosim.analysis import Gap
 from hosim.analysis.costmodel import time_origins
 from hosim.analysis.lower_bounds import durations_by_processor
+from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import AT_START, Plan, counted_cache_ops
 from hosim.data.folded_parts import folded, of_each, tensors_of
 from hosim.graph import DEVICE
@@ -52,9 +53,10 @@ def chosen_processors(plan: Plan, hardware: Hardware) -> RenderableType:
     there and on the others.
     """
     graph, index = plan.workload, plan.workload.op_index
-    of: dict[tuple[str, str], list[int]] = {}
-    for name, processor in plan.processors.items():
-        of.setdefault((graph.ops[index[name]].kind, processor), []).append(index[name])
+    of = grouped(
+        ((graph.ops[index[name]].kind, processor), index[name])
+        for name, processor in plan.processors.items()
+    )
     times = durations_by_processor(graph, hardware)
     table = open_table(
         "Ops that may run on several processors",
@@ -147,9 +149,7 @@ def summary(explained: Explanation) -> RenderableType:
     """Return the summary that fits a screen: the tensors that matter most, and what became of all
     gaps in numbers.
     """
-    of: dict[int, list[Line]] = {}
-    for line in explained.lines:
-        of.setdefault(line.gap.tensor, []).append(line)
+    of = grouped((line.gap.tensor, line) for line in explained.lines)
     ranked = sorted(
         of.values(),
         key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)),
@@ -221,17 +221,19 @@ def pressure(explained: Explanation, top: int | None = None) -> RenderableType:
         "held by plan",
         left=2,
         wraps=("from op", "to op"),
+        rows=[
+            (
+                graph.ops[region.first].name,
+                graph.ops[region.last].name,
+                f"{region.last - region.first + 1:,}",
+                human_time(region.over_ns),
+                human_size(region.over_bytes),
+                _area(region.over_byte_ns),
+                human_size(region.held_bytes),
+            )
+            for region in sorted(explained.regions, key=lambda r: (-r.over_byte_ns, r.first))[:top]
+        ],
     )
-    for region in sorted(explained.regions, key=lambda r: (-r.over_byte_ns, r.first))[:top]:
-        table.add_row(
-            graph.ops[region.first].name,
-            graph.ops[region.last].name,
-            f"{region.last - region.first + 1:,}",
-            human_time(region.over_ns),
-            human_size(region.over_bytes),
-            _area(region.over_byte_ns),
-            human_size(region.held_bytes),
-        )
     return Group(paragraph(*head, space=True), table, and_more(len(explained.regions), top))
 
 
@@ -334,13 +336,21 @@ def load(explained: Explanation) -> RenderableType:
     rows = [(name, shares) for name, shares in explained.loads.items() if any(shares)]
     if not rows:
         return paragraph()
-    table = open_table("Load over the step", "channel", "load", left=2)
-    for name, shares in rows:
-        table.add_row(
-            name,
-            "|" + "".join(_BARS[max(int(share > 0), round(share * 8))] for share in shares) + "|",
-        )
-    return table
+    return open_table(
+        "Load over the step",
+        "channel",
+        "load",
+        left=2,
+        rows=[
+            (
+                name,
+                "|"
+                + "".join(_BARS[max(int(share > 0), round(share * 8))] for share in shares)
+                + "|",
+            )
+            for name, shares in rows
+        ],
+    )
 
 
 def waits(explained: Explanation, top: int | None = None) -> RenderableType:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from hosim.analysis import static_peak
 from hosim.analysis.costmodel import ORIGINS, op_durations, time_origins
+from hosim.base.nearest_rank import grouped
 from hosim.data.runtime import Runtime
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Compute, Hardware
@@ -35,12 +36,19 @@ def runtimes(found: Sequence[Runtime]) -> Table:
     """One row per runtime: how fast its kernels are in a whole step, what it sets, and of what
     software it is.
     """
-    table = open_table("Runtimes", "name", "speed", "sets", "software", left=1, spare=("software",))
-    for one in found:
-        table.add_row(
-            one.name, f"{one.speed.value:.2f}", set_by(one) or NOTHING, one.software or NOTHING
-        )
-    return table
+    return open_table(
+        "Runtimes",
+        "name",
+        "speed",
+        "sets",
+        "software",
+        left=1,
+        spare=("software",),
+        rows=[
+            (one.name, f"{one.speed.value:.2f}", set_by(one) or NOTHING, one.software or NOTHING)
+            for one in found
+        ],
+    )
 
 
 def runtime(
@@ -53,17 +61,23 @@ def runtime(
     it as in its file, ``left`` the time that a fitted one gives each run over that which was
     measured, and ``moved`` its figures before and after.
     """
-    table = open_table("", "figure", "value", "spread", "rests on", left=1)
-    for cells in figures_of(found, written):
-        table.add_row(*cells)
+    table = open_table(
+        "", "figure", "value", "spread", "rests on", left=1, rows=figures_of(found, written)
+    )
     lines = [f"{found.name}: {found.software}", f"sets       {set_by(found) or NOTHING}"]
     lines += [f"{verb:<10} {what}" for verb, what in of_host(found)]
     lines += [f"moved      {', '.join(of_moved(moved, written))}"] if moved else []
     sources = [f"{name}: {figure.source}" for name, figure in found.known.items() if figure.source]
     sources += [f"Source: {found.source.strip()}"] if found.source else []
-    runs = open_table("What is left", "run", "fitted over measured", left=1)
-    for name, ratio in (left or {}).items():
-        runs.add_row(name, human_percent(ratio - 1, signed=True))
+    runs = open_table(
+        "What is left",
+        "run",
+        "fitted over measured",
+        left=1,
+        rows=[
+            (name, human_percent(ratio - 1, signed=True)) for name, ratio in (left or {}).items()
+        ],
+    )
     after = [paragraph(*sources)] * bool(sources) + [runs] * bool(left)
     return Group(paragraph(*lines), table, *after)
 
@@ -115,7 +129,7 @@ def op_times(graph: Graph, hardware: Hardware, every: bool = False) -> Table:
     """A row for each kind of op, the longest first, or for ``every`` op in listed order."""
     durations, origins = op_durations(graph, hardware), time_origins(graph, hardware)
     if every:
-        table = open_table(
+        return open_table(
             f"Times on {hardware.name}{under_load(hardware)}",
             "op",
             "kernel",
@@ -123,33 +137,32 @@ def op_times(graph: Graph, hardware: Hardware, every: bool = False) -> Table:
             "time",
             "from",
             left=3,
+            rows=[
+                (
+                    op.name,
+                    op.kernel or NOTHING,
+                    " ".join(map(str, op.sizes)) or NOTHING,
+                    human_time(ns),
+                    origin,
+                )
+                for op, ns, origin in zip(graph.ops, durations, origins, strict=True)
+            ],
         )
-        for op, ns, origin in zip(graph.ops, durations, origins, strict=True):
-            table.add_row(
-                op.name,
-                op.kernel or NOTHING,
-                " ".join(map(str, op.sizes)) or NOTHING,
-                human_time(ns),
-                origin,
-            )
-        return table
     times, counts = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for op, ns, origin in zip(graph.ops, durations, origins, strict=True):
         times[op.kind, op.kernel, origin] += ns
         counts[op.kind, op.kernel, origin] += 1
-    table = open_table(
+    return open_table(
         f"Times on {hardware.name}{under_load(hardware)}",
-        "kind",
-        "kernel",
-        "from",
-        "ops",
-        "time",
+        *("kind", "kernel", "from", "ops", "time"),
         left=3,
+        rows=[
+            (kind, kernel or NOTHING, origin, f"{counts[kind, kernel, origin]:,}", human_time(ns))
+            for (kind, kernel, origin), ns in sorted(
+                times.items(), key=lambda item: (-item[1], item[0])
+            )
+        ],
     )
-    for key, ns in sorted(times.items(), key=lambda item: (-item[1], item[0])):
-        kind, kernel, origin = key
-        table.add_row(kind, kernel or NOTHING, origin, f"{counts[key]:,}", human_time(ns))
-    return table
 
 
 def under_load(hardware: Hardware) -> str:
@@ -264,29 +277,52 @@ def machine(hw: Hardware) -> RenderableType:
         ),
         f"runtime    {human_time(hw.inspect_ns)} of inspection an op",
     ]
-    tiers = open_table("Tiers", "tier", "scope", "capacity", "bandwidth", left=2)
-    for tier in hw.tiers:
-        tiers.add_row(
-            tier.name,
-            tier.scope,
-            human_size(tier.capacity_bytes),
-            human_rate(tier.bandwidth_bytes_per_s),
-        )
-    channels = open_table(
-        "Channels", "channel", "from", "to", "bandwidth", "latency", "engines", left=3
+    tiers = open_table(
+        "Tiers",
+        "tier",
+        "scope",
+        "capacity",
+        "bandwidth",
+        left=2,
+        rows=[
+            (
+                tier.name,
+                tier.scope,
+                human_size(tier.capacity_bytes),
+                human_rate(tier.bandwidth_bytes_per_s),
+            )
+            for tier in hw.tiers
+        ],
     )
-    for c in hw.channels:
-        row = [human_rate(c.bandwidth_bytes_per_s), human_time(c.latency_ns), str(c.engines)]
-        channels.add_row(c.name, c.source, c.destination, *row)
+    channels = open_table(
+        "Channels",
+        *("channel", "from", "to", "bandwidth", "latency", "engines"),
+        left=3,
+        rows=[
+            (
+                c.name,
+                c.source,
+                c.destination,
+                human_rate(c.bandwidth_bytes_per_s),
+                human_time(c.latency_ns),
+                str(c.engines),
+            )
+            for c in hw.channels
+        ],
+    )
     parts: list[RenderableType] = [paragraph(*lines, space=True), tiers, channels]
     if hw.fabrics:
-        fabrics = open_table("Fabrics", "fabric", "scope", "shared by", "bandwidth", left=3)
-        for fabric in hw.fabrics:
-            users = ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])])
-            fabrics.add_row(
-                fabric.name, fabric.scope, users, human_rate(fabric.bandwidth_bytes_per_s)
+        fabrics = [
+            (
+                fabric.name,
+                fabric.scope,
+                ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])]),
+                human_rate(fabric.bandwidth_bytes_per_s),
             )
-        parts.append(fabrics)
+            for fabric in hw.fabrics
+        ]
+        columns = "fabric", "scope", "shared by", "bandwidth"
+        parts.append(open_table("Fabrics", *columns, left=3, rows=fabrics))
     if uneven := _uneven(hw):
         parts.append(paragraph(*uneven, space=True))
     if hw.source:
@@ -401,15 +437,14 @@ def workloads(graphs: Iterable[Graph]) -> Table:
     table = open_table("Workloads", *names, spare=names[-1:], prose=names[-1:])
     for graph in graphs:
         peak = static_peak(graph)
-        flops = _work(sum(op.flops for op in graph.ops))
-        row = [
+        table.add_row(
+            graph.name,
             f"{len(graph.ops):,}",
             f"{len(graph.tensors):,}",
-            flops,
+            _work(sum(op.flops for op in graph.ops)),
             human_size(peak.bytes),
             composition(peak.breakdown),
-        ]
-        table.add_row(graph.name, *row)
+        )
     return table
 
 
@@ -419,10 +454,8 @@ def models(listed: Iterable[ListedModel]) -> RenderableType:
     """
     names = "name", "layers", "parameters", "weights in bf16", "runs"
     table = open_table("Models", *names, spare=("layers",), prose=("runs",))
-    left_out: dict[str, list[str]] = {}
-    for model in listed:
-        for line in model.left_out:
-            left_out.setdefault(line, []).append(model.name)
+    models = tuple(listed)
+    for model in models:
         millions = round(model.parameters / 10**6)
         count = (
             f"{millions} million" if millions < 1000 else f"{model.parameters / 10**9:.2f} billion"
@@ -434,7 +467,8 @@ def models(listed: Iterable[ListedModel]) -> RenderableType:
             human_size(model.weights_bytes),
             ", ".join(model.phases),
         )
-    lines = [f"Not modelled of {', '.join(names)}: {line}." for line, names in left_out.items()]
+    left_out = grouped((line, model.name) for model in models for line in model.left_out)
+    lines = [f"Not modelled of {', '.join(of)}: {line}." for line, of in left_out.items()]
     return Group(
         table,
         paragraph(*lines, space=True),
@@ -480,9 +514,17 @@ def workload(graph: Graph, width: int = 100) -> RenderableType:
         counts[op.kind] += 1
         flops[op.kind] += op.flops
         accessed[op.kind] += op.bytes_accessed
-    ops = open_table("Ops", "kind", "ops", "work", "bytes accessed")
-    for kind in sorted(counts, key=lambda kind: (-flops[kind], -accessed[kind], kind)):
-        ops.add_row(kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
+    ops = open_table(
+        "Ops",
+        "kind",
+        "ops",
+        "work",
+        "bytes accessed",
+        rows=[
+            (kind, f"{counts[kind]:,}", _work(flops[kind]), human_size(accessed[kind]))
+            for kind in sorted(counts, key=lambda kind: (-flops[kind], -accessed[kind], kind))
+        ],
+    )
     at = f", first reached at op {graph.ops[peak.op].name}" if peak.op >= 0 else ""
     parts: list[RenderableType] = [
         WholeFigures(f"{printable(workload_line(graph) + at)}\n"),
@@ -518,8 +560,15 @@ def policies(listed: Sequence[Listed], packages: Sequence[str]) -> RenderableTyp
             policy.name, *([package] if several else []), parameters or NOTHING, policy.summary
         )
     columns = "models", "does not model"
-    systems = open_table("Whose systems they model", "policy", *columns, prose=columns)
-    for policy in listed:
-        if policy.models:
-            systems.add_row(policy.name, policy.models, policy.leaves_out or NOTHING)
+    systems = open_table(
+        "Whose systems they model",
+        "policy",
+        *columns,
+        prose=columns,
+        rows=[
+            (policy.name, policy.models, policy.leaves_out or NOTHING)
+            for policy in listed
+            if policy.models
+        ],
+    )
     return Group(table, systems) if systems.row_count else table

@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
+from hosim.base.nearest_rank import grouped
 from hosim.data.memory_fit import LargestFit, MemoryFit, ModulePeak, Remedy
 from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import DOES_NOT_FIT, SeenPeaks
@@ -112,20 +113,26 @@ def _sizes(held: Mapping[str, int], kinds: list[str]) -> list[str]:
 
 
 def _remedies(fit: MemoryFit) -> OpenTable:
-    table = open_table("", "what needs less", "verdict", "memory", "step", "slower")
-    for one in fit.remedies:
-        size = one.seen.device.bytes if one.seen is not None else one.peak_bytes
-        times = time_or_nothing(one.makespan_ns), multiple(one.slowdown)
-        table.add_row(one.name, one.verdict, NOTHING if size is None else human_size(size), *times)
-    return table
+    sizes = [one.peak_bytes if one.seen is None else one.seen.device.bytes for one in fit.remedies]
+    return open_table(
+        "",
+        *("what needs less", "verdict", "memory", "step", "slower"),
+        rows=[
+            (
+                one.name,
+                one.verdict,
+                NOTHING if size is None else human_size(size),
+                time_or_nothing(one.makespan_ns),
+                multiple(one.slowdown),
+            )
+            for one, size in zip(fit.remedies, sizes, strict=True)
+        ],
+    )
 
 
 def _in_the_way(fit: MemoryFit) -> list[str]:
     """The reasons why a remedy has no step, each once."""
-    reasons: dict[str, list[str]] = {}
-    for one in fit.remedies:
-        if one.why:
-            reasons.setdefault(one.why, []).append(one.name)
+    reasons = grouped((one.why, one.name) for one in fit.remedies if one.why)
     return [f"{', '.join(names)}: {why}." for why, names in reasons.items()]
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from hosim.analysis import static_peak
 from hosim.analysis.costmodel import op_durations
+from hosim.base.nearest_rank import grouped
 from hosim.data.runtime import Runtime
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -67,15 +68,15 @@ def _cut(text: str, width: int) -> str:
 
 def models_in_short(runs: Mapping[str, Sequence[str]], next_commands: Commands = ()) -> Answer:
     """The models by what their builder ``runs``. Of several sizes the first has its whole name."""
-    grouped: dict[str, list[str]] = {}
-    for name, phases in runs.items():
-        grouped.setdefault(", ".join([p for p in phases if p != _OF_ALL]), []).append(name)
+    listed = grouped(
+        (", ".join([p for p in phases if p != _OF_ALL]), name) for name, phases in runs.items()
+    )
     return Answer(
         f"{counted(len(runs), 'model')}; of several sizes the first has its whole name",
         f"Name one, with parameters as in llama-3.1-8b:phase=decode:batch=8; phase={_OF_ALL} "
         "takes all.",
         columns=("phases", "models"),
-        rows=tuple([(phases, _families(names)) for phases, names in grouped.items()]),
+        rows=tuple([(phases, _families(names)) for phases, names in listed.items()]),
         left=2,
         wraps=True,
         shown=_ROWS,
@@ -86,10 +87,8 @@ def models_in_short(runs: Mapping[str, Sequence[str]], next_commands: Commands =
 
 def _families(names: Sequence[str]) -> str:
     """The names, of each family together, its sizes after the first without what they share."""
-    sizes: dict[str, list[str]] = {}
-    for name in names:
-        family, _, size = name.rpartition("-")
-        sizes.setdefault(family, []).append(size)
+    split = [name.rpartition("-") for name in names]
+    sizes = grouped((family, size) for family, _, size in split)
     return "; ".join([f"{family}-{', '.join(of)}".lstrip("-") for family, of in sizes.items()])
 
 

@@ -13,6 +13,8 @@ from hosim.plain_text import counted
 from hosim.report.printing import NOTHING, open_table, paragraph
 from hosim.units import human_percent, human_rate, human_size, human_time
 
+_RESIDUALS = {"median error": "median", "P95": "p95"}
+
 
 def calibration(data: Mapping[str, Any]) -> RenderableType:
     """Everything in a ``hosim.calibration/1``."""
@@ -51,67 +53,62 @@ def calibration(data: Mapping[str, Any]) -> RenderableType:
 
 def kernels(data: Mapping[str, Any]) -> RenderableType:
     """Everything in a ``hosim.kernel_calibration/1``."""
-    table = open_table(
+    return open_table(
         f"Kernels, on the processor of {data['base']}",
-        "kernel",
-        "dtype",
-        "rows",
-        "median error",
-        "P90",
-        "worst",
+        *("kernel", "dtype", "rows", "median error", "P90", "worst"),
         left=2,
+        rows=[
+            (
+                fit["kernel"],
+                fit["dtype"],
+                f"{fit['errors']['rows']:,}",
+                *[_percent(fit["errors"][name]) for name in ("median", "p90", "worst")],
+            )
+            for fit in data["kernels"]
+        ],
     )
-    for fit in data["kernels"]:
-        errors = fit["errors"]
-        cells = [_percent(errors[name]) for name in ("median", "p90", "worst")]
-        table.add_row(fit["kernel"], fit["dtype"], f"{errors['rows']:,}", *cells)
-    return table
 
 
 def _channels(data: Mapping[str, Any]) -> RenderableType:
-    columns = (
-        "way",
-        "host memory",
-        "copies",
-        "sizes",
-        "bandwidth",
-        "latency",
-        "median error",
-        "P95",
+    columns = ("way", "host memory", "copies", "sizes", "bandwidth", "latency")
+    return open_table(
+        f"Channels{_on(data)}",
+        *columns,
+        *_RESIDUALS,
+        left=2,
+        rows=[
+            (
+                way["direction"],
+                way["memory"],
+                f"{way['bandwidth_bytes_per_s']['samples']:,}",
+                f"{human_size(way['smallest_bytes'])} to {human_size(way['largest_bytes'])}",
+                _figure(way["bandwidth_bytes_per_s"], human_rate),
+                _figure(way["latency_ns"], human_time) if way["latency_ns"] else NOTHING,
+                *[_percent(way["residuals"][name]) for name in _RESIDUALS.values()],
+            )
+            for way in data["channels"]
+        ],
     )
-    table = open_table(f"Channels{_on(data)}", *columns, left=2)
-    for way in data["channels"]:
-        sizes = f"{human_size(way['smallest_bytes'])} to {human_size(way['largest_bytes'])}"
-        latency = _figure(way["latency_ns"], human_time) if way["latency_ns"] else NOTHING
-        bandwidth = way["bandwidth_bytes_per_s"]
-        row = [
-            way["direction"],
-            way["memory"],
-            f"{bandwidth['samples']:,}",
-            sizes,
-            _figure(bandwidth, human_rate),
-            latency,
-        ]
-        table.add_row(*row, _percent(way["residuals"]["median"]), _percent(way["residuals"]["p95"]))
-    return table
 
 
 def _efficiency(data: Mapping[str, Any]) -> RenderableType:
-    columns = ("kind", "dtype", "ops", "time", "efficiency", "median error", "P95")
-    table = open_table(f"Efficiency, against {data['base']}", *columns, left=2)
-    for row in sorted(data["efficiency"], key=lambda row: -row["time_ns"]):
-        figure = row["efficiency"]
-        cells = [
-            row["kind"],
-            row["dtype"],
-            f"{figure['samples']:,}",
-            human_time(row["time_ns"]),
-            _figure(figure, _three),
-        ]
-        table.add_row(
-            *cells, _percent(row["residuals"]["median"]), _percent(row["residuals"]["p95"])
-        )
-    return table
+    return open_table(
+        f"Efficiency, against {data['base']}",
+        *("kind", "dtype", "ops", "time", "efficiency"),
+        *_RESIDUALS,
+        left=2,
+        rows=[
+            (
+                row["kind"],
+                row["dtype"],
+                f"{row['efficiency']['samples']:,}",
+                human_time(row["time_ns"]),
+                _figure(row["efficiency"], _three),
+                *[_percent(row["residuals"][name]) for name in _RESIDUALS.values()],
+            )
+            for row in sorted(data["efficiency"], key=lambda row: -row["time_ns"])
+        ],
+    )
 
 
 def _held_out(held: Mapping[str, Any]) -> RenderableType:

@@ -106,21 +106,28 @@ def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
         "gained",
     )
     title = "Predictions (experts' tensors)"
-    table = open_table(title, "policy", *figures, wraps=("policy",))
-    for row in rows:
-        table.add_row(
-            row.policy,
-            f"{row.chosen:,}",
-            percent(row.resident, row.chosen),
-            percent(row.prefetched, row.chosen),
-            percent(row.missed, row.chosen),
-            f"{row.wrong:,}" if row.wrong else NOTHING,
-            human_size(row.wrong_bytes) if row.wrong else NOTHING,
-            human_time(row.wrong_ns) if row.wrong else NOTHING,
-            _difference(row.harm_ns),
-            _difference(row.lost_ns),
-            _difference(row.gained_ns),
-        )
+    table = open_table(
+        title,
+        "policy",
+        *figures,
+        wraps=("policy",),
+        rows=[
+            (
+                row.policy,
+                f"{row.chosen:,}",
+                percent(row.resident, row.chosen),
+                percent(row.prefetched, row.chosen),
+                percent(row.missed, row.chosen),
+                f"{row.wrong:,}" if row.wrong else NOTHING,
+                human_size(row.wrong_bytes) if row.wrong else NOTHING,
+                human_time(row.wrong_ns) if row.wrong else NOTHING,
+                _difference(row.harm_ns),
+                _difference(row.lost_ns),
+                _difference(row.gained_ns),
+            )
+            for row in rows
+        ],
+    )
     lines = (
         "wrong: prefetched for a gate that did not choose it, with the time of these transfers. "
         "In makespan: what these took (harm), what "
@@ -196,10 +203,7 @@ def _interval(row: Row) -> Row:
 
 def errors(rows: Sequence[Row]) -> Text:
     """Each error once, with the number of rows that have it."""
-    counted: dict[str, int] = {}
-    for row in rows:
-        if row.get("error"):
-            counted[str(row["error"])] = counted.get(str(row["error"]), 0) + 1
+    counted = Counter(str(row["error"]) for row in rows if row.get("error"))
     lines = [
         f"{error}{f' ({count} rows)' if count > 1 else ''}" for error, count in counted.items()
     ]
@@ -309,18 +313,19 @@ def diff(
     """
     shown: list[RenderableType] = []
     if figures:
-        table = open_table(
-            f"Figures{_first(figures, top)}", "figure", *names, "change", wraps=names
-        )
-        for row in figures[:top]:
-            name = str(row["figure"])
-            table.add_row(
+        columns = "figure", *names, "change"
+        cells = [
+            (
                 column_title(name),
                 cell(name, row["a"]),
                 cell(name, row["b"]),
                 _change(name, row["change"]),
             )
-        shown.append(table)
+            for row in figures[:top]
+            for name in [str(row["figure"])]
+        ]
+        title = f"Figures{_first(figures, top)}"
+        shown.append(open_table(title, *columns, wraps=names, rows=cells))
     shown += [
         _sides(title, rows, top, left, parts)
         for title, rows, left in (("Tensors", tensors, 2), ("Ops", ops, 1))

@@ -68,10 +68,7 @@ def constant_rows(given: Mapping[str, Any]) -> list[Row]:
 
 
 def _constants(given: Mapping[str, Any]) -> RenderableType:
-    table = open_table("", *CONSTANTS)
-    for row in constant_rows(given):
-        table.add_row(*row)
-    return table
+    return open_table("", *CONSTANTS, rows=constant_rows(given))
 
 
 def rows(data: Mapping[str, Any]) -> list[Row]:
@@ -205,10 +202,9 @@ def _count(runs: Sequence[Sequence[int]]) -> int:
 
 
 def _rivals(errors: Mapping[str, Any]) -> RenderableType:
-    table = open_table("Beside predictions without a model", *RIVALS, wraps=RIVALS[:1])
-    for row in rival_rows(errors):
-        table.add_row(*row)
-    return table
+    return open_table(
+        "Beside predictions without a model", *RIVALS, wraps=RIVALS[:1], rows=rival_rows(errors)
+    )
 
 
 def schemes(data: Mapping[str, Any]) -> RenderableType:
@@ -303,22 +299,28 @@ def taken_from_recording(data: Mapping[str, Any]) -> str:
 def _figures(data: Mapping[str, Any]) -> RenderableType:
     device = f" on {data['device']}" if data["device"] else ""
     title = f"{data['trace']}{device}: {counted(data['kernels'], 'kernel')}"
-    table = open_table(title, "figure", "measured", "simulated", "error", wraps=("figure",))
-    for row in rows(data):
-        table.add_row(*row)
-    return table
+    return open_table(
+        title, "figure", "measured", "simulated", "error", wraps=("figure",), rows=rows(data)
+    )
 
 
 def _worst(data: Mapping[str, Any]) -> RenderableType:
-    table = open_table("Furthest off", "op", "stream", "measured start", "error")
-    for op in data["worst"]:
-        table.add_row(
-            short_name(op["name"]),
-            str(op["stream"]),
-            human_time(op["measured_start_ns"]),
-            signed_time(op["start_error_ns"]),
-        )
-    return table
+    return open_table(
+        "Furthest off",
+        "op",
+        "stream",
+        "measured start",
+        "error",
+        rows=[
+            (
+                short_name(op["name"]),
+                str(op["stream"]),
+                human_time(op["measured_start_ns"]),
+                signed_time(op["start_error_ns"]),
+            )
+            for op in data["worst"]
+        ],
+    )
 
 
 def signed_time(nanoseconds: int) -> str:
@@ -362,20 +364,21 @@ def ranks_table(data: Mapping[str, Any]) -> RenderableType:
             for of in ("together:", "alone:", "launches alone:", "launches and waits:")
         ),
     )
-    table = open_table(
-        "Ranks that wait for each other", "rank", "clock", "collectives", "validated", *columns
+    return open_table(
+        "Ranks that wait for each other",
+        *("rank", "clock", "collectives", "validated", *columns),
+        rows=[
+            (
+                rank["trace"],
+                signed_time(rank["offset_ns"]),
+                f"{rank['collectives']:,}",
+                "yes" if rank["explained"] else "no",
+                human_percent(rank["errors"]["makespan"], 2, signed=True),
+                *[_start(rank[key]) for key in ("errors", "alone", "by_launches", "by_held_host")],
+            )
+            for rank in data["ranks"]
+        ],
     )
-    for rank in data["ranks"]:
-        starts = (_start(rank[key]) for key in ("errors", "alone", "by_launches", "by_held_host"))
-        table.add_row(
-            rank["trace"],
-            signed_time(rank["offset_ns"]),
-            f"{rank['collectives']:,}",
-            "yes" if rank["explained"] else "no",
-            human_percent(rank["errors"]["makespan"], 2, signed=True),
-            *starts,
-        )
-    return table
 
 
 def _start(errors: Mapping[str, Any]) -> str:

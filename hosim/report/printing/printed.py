@@ -5,7 +5,7 @@ breaks but those between lines.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -279,9 +279,10 @@ def open_table(
     spare: Sequence[str] = (),
     wraps: Collection[str] = (),
     prose: Collection[str] = (),
+    rows: Iterable[Iterable[Any]] = (),
 ) -> OpenTable:
-    """An open table whose first ``left`` columns are text and whose others are figures; a narrow
-    terminal does without ``spare``.
+    """An open table of ``rows``, whose first ``left`` columns are text and whose others are
+    figures; a narrow terminal does without ``spare``.
 
     Cells of the columns in ``wraps`` may have several lines; those in ``prose`` are text, too.
     """
@@ -299,6 +300,8 @@ def open_table(
             justify="left" if i < left or column in prose else "right",
             no_wrap=column not in wraps and column not in prose,
         )
+    for cells in rows:
+        table.add_row(*cells)
     return table
 
 
