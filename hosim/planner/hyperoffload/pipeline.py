@@ -28,7 +28,7 @@ from hosim.planner.hyperoffload.arms import (
     spreading,
     sweeping,
 )
-from hosim.planner.hyperoffload.choice_passes import in_draws, mended
+from hosim.planner.hyperoffload.choice_passes import in_draws, mended, prefetches
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, Judgement
 from hosim.planner.hyperoffload.search import Arm, Ends, Found, Search
 from hosim.planner.hyperoffload.tensor_choices import Evaluation, Judge, check_floor, work_of
@@ -120,16 +120,24 @@ def _steadiest(run: Search, chosen: Found, others: Sequence[Found]) -> tuple[Fou
     The first draws compare all of them. The best is then tried in all draws, and the next one where
     it fails there, if that is little beside the work of the search.
     """
+    if not others and not prefetches(chosen.outcome.plan):
+        return chosen, SearchRecord()
     given = run.hardware, run.budget_bytes
 
     def drawn(found: Found, place: int, most: int) -> list[_Drawn]:
-        record = in_draws(found.outcome.plan, *given, most)
-        run.work.done += 0 if record is None else _work_of_draws(found, record.draws)
-        return [] if record is None else [noted(found, place, record)]
-
-    def noted(found: Found, place: int, record: SearchRecord) -> _Drawn:
-        mean_ns = found.outcome.cost.makespan_ns * (1 + (record.lost or 0))
-        return record.failed, mean_ns, place, found, record
+        outcome = found.outcome
+        record = in_draws(outcome.plan, *given, most)
+        if record is None:
+            return []
+        run.work.done += _work_of_draws(found, record.draws)
+        if most > FEW_DRAWS:
+            plan = mended(replace(outcome.plan, search=record), *given, run.judge)
+            found, record = (
+                replace(found, outcome=replace(outcome, plan=plan)),
+                plan.search or record,
+            )
+        mean_ns = outcome.cost.makespan_ns * (1 + (record.lost or 0))
+        return [(record.failed, mean_ns, place, found, record)]
 
     few = [one for k, found in enumerate((chosen, *others)) for one in drawn(found, k, FEW_DRAWS)]
     if len(few) <= len(others):
@@ -141,11 +149,7 @@ def _steadiest(run: Search, chosen: Found, others: Sequence[Found]) -> tuple[Fou
     for _, _, place, found, _ in sorted(few):
         if _work_of_draws(found, DRAWS) > run.work.done // _DRAWN or (tried and not min(tried)[0]):
             break
-        for *_, record in drawn(found, place, DRAWS):
-            plan = mended(replace(found.outcome.plan, search=record), *given, run.judge)
-            assert plan.search is not None
-            again = replace(found, outcome=replace(found.outcome, plan=plan))
-            tried.append(noted(again, place, plan.search))
+        tried += drawn(found, place, DRAWS)
     *_, best, record = min(tried or few)
     return best, replace(record, alike=1 + len(others) if others else 0)
 

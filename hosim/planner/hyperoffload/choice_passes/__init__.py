@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         in_draws,
         issued_late,
         mended,
+        prefetches,
         sturdier,
     )
 else:
@@ -32,11 +33,12 @@ else:
         {
             "early_returns": "absences account advance ops_away",
             "even_spreads": "Spread evenly hardly_late in_time usual_bytes",
-            "late_issue": "in_draws issued_late mended sturdier",
+            "late_issue": "in_draws issued_late mended prefetches sturdier",
         },
     )
 
 __all__ = [
     "Spread", "absences", "account", "advance", "evenly",
-    "hardly_late", "in_draws", "in_time", "issued_late", "mended", "ops_away", "sturdier", "usual_bytes",
+    "hardly_late", "in_draws", "in_time", "issued_late", "mended", "ops_away", "prefetches",
+    "sturdier", "usual_bytes",
 ]  # fmt: skip

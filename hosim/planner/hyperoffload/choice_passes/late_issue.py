@@ -49,7 +49,7 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
     plan says in how many draws of times it was tried, and how it did (``Plan.search``). O(ops) for
     each replay; of graphs above 500 ops there are fewer.
     """
-    if plan.runtime is not None or not any([c.op == PREFETCH for c in plan.cache_ops]):
+    if not prefetches(plan):
         return plan
     if plan.search is None or not plan.search.draws:
         plan = _drawn(plan, hardware, budget_bytes)
@@ -58,6 +58,11 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
         return kept
     said = f"does not fit in {kept.search.failed} of {kept.search.draws} draws of op and copy times"
     return replace(kept, notes=(*kept.notes, str(Note("search", said))))
+
+
+def prefetches(plan: Plan) -> bool:
+    """Return whether a plan says ahead of the run when something is prefetched."""
+    return plan.runtime is None and any([c.op == PREFETCH for c in plan.cache_ops])
 
 
 def mended(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = replay) -> Plan:
