@@ -8,6 +8,7 @@ from both_engines import replay
 from by_hand import machine, plan, replayed, workload
 from rendered import facts
 
+from hosim.cache_plan import begin_segments
 from hosim.data.runtime import Runtime, RuntimeFigure
 
 
@@ -156,6 +157,19 @@ def test_ops_between_cache_ops_are_one_call():
     assert done.stalls == {"runtime": 10 + 10 + 5 + 5}
     ends = {key: run.ops["k"][1] for key, run in runs.items()}
     assert ends == {("ddr", False): 75, ("ddr", True): 60, ("hbm", False): 65, ("hbm", True): 40}
+
+
+def test_where_segments_begin():
+    """a comes up, s and b go down at time 0. f waits for a, g not any more; h writes s, while it
+    may be read; i need not wait to read b; j is the last one to use s, and k to use a.
+    """
+    reads = {"e": "", "f": "a", "g": "a", "h": "", "i": "b", "j": "s", "k": "ab", "l": ""}
+    ops = {name: {"ns": 1, "inputs": [*read]} for name, read in reads.items()}
+    ops["h"]["mutates"] = ["s"]
+    tensors = {"a": (5, "parameter", "ddr")} | dict.fromkeys("sb", (5, "buffer", "hbm"))
+    moves = ("prefetch a", None), ("store s", None), ("store b", None)
+    begins = begin_segments(plan(workload(tensors, ops), *moves), "hbm", ())
+    assert [name for name, begun in zip(ops, begins, strict=True) if begun] == list("efhkl")
 
 
 def test_what_is_in_no_segment():

@@ -76,12 +76,11 @@ class Executor:
         self._plan = plan = lowered.plan
         if findings := verify(plan, hardware):
             raise illegal_plan("the plan breaks a rule", findings)
-        self._order = order_of(lowered, hardware.device_tier)
+        tier = hardware.device_tier
+        self._order = order_of(lowered, tier)
         self._drops = last_needs(self._order.steps, self._order.sources)
-        self._default_levels = self._levels = levels(
-            lowered, self._order.steps, hardware.device_tier
-        )
-        self._resident_bytes = resident_bytes(plan, hardware.device_tier)
+        self._default_levels = self._levels = levels(lowered, self._order.steps, tier)
+        self._resident_bytes = resident_bytes(plan, tier)
         self._budget_bytes = budget_bytes
         self._values = StepValues(
             lowered, {source for sources in self._order.sources.values() for source in sources}
@@ -103,7 +102,7 @@ class Executor:
             lowered,
             self._order,
             self._values,
-            hardware.device_tier,
+            tier,
             None if budget_bytes is None else budget_bytes - most,
             most - self._resident_bytes,
         )
