@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from hosim.engine.arenas import make_arena, streams_of_tensors
     from hosim.engine.budget import MemoryBudget, read_budget
     from hosim.engine.drawn_replays import later_draws
-    from hosim.engine.event_loop import longs
     from hosim.engine.flow_table import UncoveredError
     from hosim.engine.hops import SEVERAL, Hop, resolve_hop
     from hosim.engine.ledger import Ledger
@@ -37,7 +36,6 @@ else:
             "budget": "MemoryBudget read_budget",
             "hops": "SEVERAL Hop resolve_hop",
             "drawn_replays": "later_draws",
-            "event_loop": "longs",
             "flow_table": "UncoveredError",
             "ledger": "Ledger",
             "loop_cells": "ENDED ILLEGAL LATE MOVES NEVER SAME STOPPED STUCK",
@@ -51,8 +49,8 @@ else:
     )
 
 __all__ = [
-    "ENDED", "ILLEGAL", "LATE", "MOVES", "NEVER", "SAME", "SEVERAL", "STOPPED", "STUCK", "Hop", "Ledger",
-    "MemoryBudget", "ProgramBase", "ProgramTable", "UncoveredError", "later_draws", "longs",
+    "ENDED", "ILLEGAL", "LATE", "MOVES", "NEVER", "SAME", "SEVERAL", "STOPPED", "STUCK", "Hop",
+    "Ledger", "MemoryBudget", "ProgramBase", "ProgramTable", "UncoveredError", "later_draws",
     "make_arena", "most_needed", "one_for_all", "program_account", "read_budget", "replay",
     "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",
     "times_of", "with_room", "with_slack",

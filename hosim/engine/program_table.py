@@ -100,6 +100,11 @@ class ProgramTable:
             return 0, 0, 0
         return self._class_of[channel][t], *self.flows.scaled(self.cells["size"][t] * NS_PER_S)
 
+    @staticmethod
+    def rows(numbers: Sequence[int]) -> Any:
+        """Moves, one behind the other, as :meth:`~hosim.engine.loop.Loop.exchange` takes them."""
+        return longs(numbers)
+
     def fill(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as
         columns.

@@ -30,7 +30,6 @@ from hosim.engine import (
     ProgramBase,
     ProgramTable,
     UncoveredError,
-    longs,
     one_for_all,
 )
 from hosim.planner.hyperoffload.local_moves.choice_moves import Changes
@@ -114,12 +113,12 @@ class MoveCompiler:
     def _compiled(self, t: int, choice: TensorChoice | None) -> SimulatedMoves:
         problem = self.problem
         if choice is None:
-            return SimulatedMoves(self.at_home.get(t, ()), longs(()), 0)
+            return SimulatedMoves(self.at_home.get(t, ()), ProgramTable.rows(()), 0)
         start = initial_tiers(problem, t, choice)
         rows, copies = self._placed(t, choice, start)
         return SimulatedMoves(
             tuple([self.tier[tier] for tier in start]),
-            longs(rows),
+            ProgramTable.rows(rows),
             problem.graph.tensors[t].size_bytes * copies,
         )
 
