@@ -44,7 +44,11 @@ from hosim.on_torch.lower.devices import fake_on
 from hosim.on_torch.lower.eager_peak import eager_peak_bytes
 from hosim.on_torch.lower.op_schema import by_name
 from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings, twin_of
-from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
+from hosim.on_torch.lower.python_state import (
+    WritesUndone,
+    no_look_is_hidden,
+    python_state_kept,
+)
 from hosim.on_torch.lower.reached_state import Made, Reached
 from hosim.on_torch.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.on_torch.lower.sharded import Shards, shards_of
@@ -449,7 +453,7 @@ class _Stepping:
         self, flat: Sequence[torch.Tensor], update: Update | None = None, kept: Sequence[Made] = ()
     ) -> _TracedStep:
         """The graph of the step over ``flat``, of forward and backward alone without ``update``."""
-        with self._ready(update, kept) as (step, made):
+        with self._ready(update, kept) as (step, made), no_look_is_hidden():
             module = make_fx(step, tracing_mode="real")(*flat)
         grads = [self.fakes[id(p)].grad for p in self.learned]
         numbers = [i for i, grad in enumerate(grads) if grad is not None]
