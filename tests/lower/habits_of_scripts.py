@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy
 import pandas
 import torch
-from habits import Net, X, adamw, habit, loss_with, square, trained
+from habits import Net, X, adamw, habit, loss_with, sgd, square, trained
 from habits_of_models import called
 from torch import nn
 
@@ -307,3 +307,48 @@ def an_encoder_in_eval_mode(go):
     with go(model, {"src": xs[0]}) as call:
         for x in xs:
             yield call(src=x)
+
+
+# -- bits that a captured step could lose
+
+
+@habit
+def some_rows_learn_nothing(go):
+    """Their gradients are -0 in part, and so is the momentum that begins with them."""
+    model = Net()
+    rows = torch.ones(16, 1)
+    rows[:4] = 0
+    model.first.weight.register_hook(lambda gradient: gradient * rows)
+    optimizer = sgd(model)
+    yield from trained(go, model, optimizer, square)
+    yield [state["momentum_buffer"] for state in optimizer.state.values()]
+
+
+@habit
+def images_in_channels_last_later(go):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+    images = [torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(k)) for k in range(3)]
+    images[1:] = [one.to(memory_format=torch.channels_last) for one in images[1:]]
+    yield from trained(go, model, None, lambda m, i: m(i["x"]).square().mean(), xs=images)
+
+
+def _cast_twice(model, i):
+    h = model.second(model.first(model.first(i["x"])))
+    return h.float().square().mean()
+
+
+@habit
+def one_weight_cast_for_two_uses(go):
+    def loss(model, i):
+        with torch.autocast("cpu", torch.bfloat16):
+            return _cast_twice(model, i)
+
+    yield from loss_with(go, loss)
+
+
+@habit
+def autocast_over_all_steps(go):
+    """Torch keeps the weights that it cast in the first one."""
+    with torch.autocast("cpu", torch.bfloat16):
+        yield from loss_with(go, _cast_twice)
