@@ -66,7 +66,7 @@ class Ordered(Locals):
 
 class Looks(Locals):
     def forward(self, x, to):
-        is_short = torch.compiler.is_exporting() or bool(to.max() < 99)
+        is_short = torch.compiler._is_exporting_flag or bool(to.max() < 99)
         return super().forward(x, to) if is_short else x
 
 
@@ -76,7 +76,7 @@ class Overwritten(Locals):
     def forward(self, x, to):
         shifted = torch.zeros(len(to), dtype=to.dtype)
         shifted.add_(to)
-        is_short = torch.compiler.is_exporting() or bool((shifted == 0).all())
+        is_short = torch.compiler._is_exporting_flag or bool((shifted == 0).all())
         return super().forward(x, to) if is_short else x
 
 

@@ -271,7 +271,7 @@ HABITS = {
     "a deque": (lambda: (Net(appended, seen=collections.deque(maxlen=5)), square, still), "'seen'"),
     "a counter in C": (
         lambda: (Net(lambda self, h: h * next(self.n), n=itertools.count(1)), square, still),
-        "two traces",
+        "'n', an iterator",
     ),
     "a clock": (
         lambda: (Net(lambda self, h: h * time.perf_counter_ns()), square, still),

@@ -341,12 +341,15 @@ def named_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]
 
 
 def sizes_of(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The sizes of the tensors among inputs, by name."""
+    """The sizes of the tensors among inputs, by name, with the strides of those that do not lie in
+    memory as they are read.
+    """
     leaves, _ = tree_flatten_with_path(dict(sorted(inputs.items())))
     return tuple(
         (
             ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path),
             (*value.shape,),
+            *(() if value.is_contiguous() else (value.stride(),)),
         )
         for path, value in leaves
         if isinstance(value, torch.Tensor)

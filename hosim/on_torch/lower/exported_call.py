@@ -22,7 +22,11 @@ from hosim.on_torch.lower.callable import Captured, named_call
 from hosim.on_torch.lower.compiled import CompiledModel, require_no_hooks, require_one_process
 from hosim.on_torch.lower.devices import Loader, fake_on, fakes, named_tensors
 from hosim.on_torch.lower.eager_peak import eager_peak_bytes
-from hosim.on_torch.lower.python_state import python_state_kept, writes_undone_in
+from hosim.on_torch.lower.python_state import (
+    no_look_is_hidden,
+    python_state_kept,
+    writes_undone_in,
+)
 from hosim.on_torch.lower.reached_state import Made, Reached
 from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.tiers import Device
@@ -195,6 +199,7 @@ class _ExportedCall:
                 python_state_kept(self.model, self.reached, kept=kept) as made,
                 writes_undone_in(self.model),
                 there(),
+                no_look_is_hidden(),
             ):
                 return torch.export.export(self.model, *inputs, strict=False), made
         except InputError:

@@ -8,9 +8,11 @@ import array
 import contextvars
 import ctypes
 import enum
+import io
 import mmap
 import random
 import zlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, MutableMapping
 from typing import Any
@@ -31,8 +33,22 @@ _DRAWING = (
     random.Random,
     torch.Generator,
 )
-_BYTES = (bytearray, array.array, memoryview, mmap.mmap, ctypes.Array)
-WITHOUT_ITEMS = (numpy.ndarray, contextvars.ContextVar, *_BYTES, *_DRAWING)
+_BYTES = (bytearray, array.array, memoryview, mmap.mmap, ctypes.Array.__mro__[1])
+_TEXTS = (io.StringIO, io.BytesIO)
+
+
+class _ArrayLike(ABC):
+    """What numpy can make an array of, as frames of pandas."""
+
+    @abstractmethod
+    def __array__(self) -> Any: ...
+
+    @classmethod
+    def __subclasshook__(cls, kind: type) -> bool:
+        return any("__array__" in vars(base) for base in kind.__mro__)
+
+
+WITHOUT_ITEMS: tuple[Any, ...] = (_ArrayLike, contextvars.ContextVar, *_BYTES, *_TEXTS, *_DRAWING)
 """Of which a walk looks at no items."""
 BOXES = (list, MutableMapping, set, deque, *WITHOUT_ITEMS)
 MISSING = object()
@@ -77,11 +93,16 @@ def copied(box: Any) -> Any:
         return _bytes_of(box)
     if isinstance(box, contextvars.ContextVar):
         return plain(box.get(None))
-    if isinstance(box, numpy.ndarray):
-        is_plain_array = box.dtype != object
-        return (box.copy() if box.nbytes <= 1 << 24 else None), zlib.crc32(
-            numpy.ascontiguousarray(box).tobytes()
-        ) if is_plain_array else 0
+    if isinstance(box, _TEXTS):
+        return None if box.closed else (box.getvalue(), box.tell())
+    if isinstance(box, _ArrayLike):
+        held = numpy.asarray(box)
+        bits = (
+            numpy.ascontiguousarray(held).tobytes()
+            if held.dtype != object
+            else repr([plain(one) for one in held.ravel()[:MANY]]).encode()
+        )
+        return (held.copy() if held.nbytes <= 1 << 24 else None), zlib.crc32(bits)
     return _state_of(box)[0]()
 
 
@@ -126,7 +147,7 @@ def other_contents(box: Any, before: Any, by_forward: bool) -> bool:
         )
     if isinstance(before, list) and isinstance(now, list):
         return len(now) != len(before) or any(map(_differs, before, now))
-    if isinstance(box, numpy.ndarray):
+    if isinstance(box, _ArrayLike):
         return bool(now[1] != before[1])
     return repr(now) != repr(before) if isinstance(box, _DRAWING) else bool(now != before)
 
@@ -147,7 +168,7 @@ def refill(box: Any, before: Any) -> None:
         if (
             len(box) != len(before)
             or isinstance(box, set)
-            or any(box.get(key, MISSING) is not v for key, v in before.items())
+            or any(key not in box or box[key] is not v for key, v in before.items())
         ):
             box.clear()
             box.update(before)
@@ -163,6 +184,14 @@ def refill(box: Any, before: Any) -> None:
         if _bytes_of(box) not in (None, before):
             _write(box, before)
     elif isinstance(box, contextvars.ContextVar):
+        pass
+    elif isinstance(box, _TEXTS):
+        if not box.closed:
+            box.seek(0)
+            box.truncate()
+            box.write(before[0])
+            box.seek(before[1])
+    elif isinstance(box, _ArrayLike) and not isinstance(box, numpy.ndarray):
         pass
     elif isinstance(box, numpy.ndarray):
         if before[0] is not None and box.flags.writeable and copied(box)[1] != before[1]:

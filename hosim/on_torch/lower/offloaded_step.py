@@ -17,6 +17,7 @@ from torch.optim import optimizer as optimizers
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
+from hosim.on_torch.lower.as_captured import is_autocast
 from hosim.on_torch.lower.callable import Captured, OffloadedModel, Sized
 from hosim.on_torch.lower.compiled import CompiledModel
 from hosim.on_torch.lower.devices import fake_on
@@ -76,6 +77,7 @@ class OffloadedStep(OffloadedModel):
         self._replaced = self._optimizer.__dict__.get("step")
         super().__init__(captured, plan, result, hardware, planner, device)
         self._learned = captured.step.parts.learned
+        self._cast = torch.nn.Parameter(torch.ones(1, 1, device=device.torch_device))
         self._optimizer.step = _step_through(self, self._optimizer)
 
     @property
@@ -189,7 +191,19 @@ class OffloadedStep(OffloadedModel):
                 "gradients are off here (torch.no_grad or inference_mode), so that a step would "
                 "have no backward; call the offloaded step outside of it"
             )
+        if is_autocast() and not self._are_casts_fresh():
+            raise InputError(
+                "autocast is on since the step before, so that torch would compute with weights that "
+                "it cast then; use autocast around each step, or within the loss"
+            )
         return super()._for(args, kwargs)
+
+    def _are_casts_fresh(self) -> bool:
+        """Return whether autocast casts a parameter anew that has changed since it was last asked."""
+        with torch.no_grad():
+            self._cast.neg_()
+        one = torch.ones_like(self._cast, requires_grad=False)
+        return bool(torch.nn.functional.linear(one, self._cast) == self._cast)
 
     def _require_as_captured(self) -> None:
         super()._require_as_captured()

@@ -6,17 +6,19 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
 import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
 import numpy
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -26,10 +28,16 @@ from torch.utils._python_dispatch import (
 from torch.utils._pytree import tree_leaves
 
 from hosim.errors import InputError
-from hosim.on_torch.lower.reached_state import INSTALLED, OF_MODULES, Made, Reached
+from hosim.on_torch.lower.names_in_code import INSTALLED
+from hosim.on_torch.lower.reached_state import OF_MODULES, Made, Reached
 
 _TRACED = (FakeTensor, FunctionalTensor)
 _NOT_THE_USERS = (*INSTALLED, "<frozen ")
+_FOR_THE_USER = ("torch.random", "torch._utils", "torch._dynamo.external_utils")
+"""Modules of torch that do for who calls them what is looked at here."""
+_ASK_FOR_FILES = (builtins, "open"), (io, "open"), (os, "stat"), (os, "listdir"), (os, "scandir")
+_LOOKED: tuple[Any, ...] = (DataDependentOutputException, GuardOnDataDependentSymNode)
+"""What torch raises where code looks at the contents of a fake tensor."""
 
 
 @contextmanager
@@ -47,6 +55,11 @@ def python_state_kept(
     is in a container, has read a tensor among the attributes and then replaced it, has seeded
     torch's generator, or has drawn from another one.
     """
+    for place, key in reached.iterators:
+        raise InputError(
+            f"{place} reads {key!r}, an iterator, which goes on at each call and not in a captured "
+            "program; take the next item outside, and give it as an input"
+        )
     had = [(place, module, dict(vars(module))) for place, module in reached.modules.values()]
     generators = _Generators()
     opened: list[str] = []
@@ -90,6 +103,7 @@ def python_state_kept(
             reads if reads.watched and is_traced_alone else nullcontext(),
             _files_noted(opened) if is_traced_alone else nullcontext(),
             _seeds_noted(changed),
+            _answers_of_eager() if is_traced_alone else nullcontext(),
         ):
             yield made
     finally:
@@ -103,8 +117,8 @@ def python_state_kept(
             vars(module).update(known)
     if opened:
         raise InputError(
-            f"the model or its loss opens {opened[0]!r}, whose contents the captured program would "
-            "keep; read it outside, and give them as an input"
+            f"the model or its loss reads {opened[0]!r} of the files, which the captured program would "
+            "not do again; read it outside, and give them as an input"
         )
     if changed:
         raise InputError(
@@ -120,7 +134,7 @@ def _is_the_users(calling: FrameType | None) -> bool:
     """
     while calling is not None and calling.f_code.co_filename.startswith(_NOT_THE_USERS):
         name = calling.f_globals.get("__name__", "")
-        is_torchs = name.partition(".")[0] == "torch" and name != "torch.random"
+        is_torchs = name.partition(".")[0] == "torch" and name not in _FOR_THE_USER
         calling = None if is_torchs else calling.f_back
     return calling is not None
 
@@ -146,19 +160,70 @@ def _seeds_noted(told: list[str]) -> Iterator[None]:
 
 @contextmanager
 def _files_noted(names: list[str]) -> Iterator[None]:
-    """Within, ``names`` gets each file that the user's code opens."""
-    opens = builtins.open
+    """Within, ``names`` gets each file that the user's code opens or asks for."""
 
-    def noting(file: Any, *args: Any, **kwargs: Any) -> Any:
-        if _is_the_users(sys._getframe(1)):
-            names.append(str(file))
-        return opens(file, *args, **kwargs)
+    def noting(asks: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(file: Any = ".", *args: Any, **kwargs: Any) -> Any:
+            if _is_the_users(sys._getframe(1)):
+                names.append(str(file))
+            return asks(file, *args, **kwargs)
 
-    builtins.open = io.open = noting
+        return noted
+
+    before = {(room, name): getattr(room, name) for room, name in _ASK_FOR_FILES}
+    try:
+        for (room, name), asks in before.items():
+            setattr(room, name, noting(asks))
+        yield
+    finally:
+        for (room, name), asks in before.items():
+            setattr(room, name, asks)
+
+
+@contextmanager
+def _answers_of_eager() -> Iterator[None]:
+    """Within, the user's code is told that nothing is compiled or exported, as when it runs."""
+
+    def answering(asks: Callable[..., bool]) -> Callable[..., bool]:
+        return lambda: asks() and not _is_the_users(sys._getframe(1))
+
+    before = {name: getattr(torch.compiler, name) for name in ("is_compiling", "is_exporting")}
+    try:
+        for name, asks in before.items():
+            setattr(torch.compiler, name, answering(asks))
+        yield
+    finally:
+        for name, asks in before.items():
+            setattr(torch.compiler, name, asks)
+
+
+@contextmanager
+def no_look_is_hidden() -> Iterator[None]:
+    """Trace code within: afterwards, raises :class:`InputError` if it has asked what a tensor
+    contains and has gone on without an answer.
+    """
+    seen: list[str] = []
+    before = {kind: kind.__init__ for kind in _LOOKED}
+
+    def noting(kind: Any) -> Callable[..., None]:
+        def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+            seen.append(kind.__name__)
+            before[kind](self, *args, **kwargs)
+
+        return noted
+
+    for kind in _LOOKED:
+        kind.__init__ = noting(kind)
     try:
         yield
     finally:
-        builtins.open = io.open = opens
+        for kind in _LOOKED:
+            kind.__init__ = before[kind]
+    if seen:
+        raise InputError(
+            "the model or its loss asks what a tensor contains, and catches that tracing has no "
+            "answer; write it without looking at what tensors contain"
+        )
 
 
 @contextmanager

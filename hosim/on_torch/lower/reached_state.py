@@ -5,21 +5,20 @@ A captured program has what its code read at the capture. :class:`Reached` walks
 this code can read by name, keeps it, and says later what is another. It walks through the user's
 own functions (those of installed packages are taken as they are), through closures, defaults, the
 globals and the attributes that a function names, containers, and modules that are not part of the
-model, such as the criterion of a loss. What it cannot reach (a clock, a counter written in C)
-differs between two traces of the same step, which are compared
+model, such as the criterion of a loss. What it cannot reach (a clock) differs
+between two traces of the same step, which are compared
 (:func:`hosim.on_torch.lower.two_traces.require_alike`).
 """
 
 from __future__ import annotations
 
 import builtins
-import dis
 import functools
 import gc
+import io
 import operator
 import os
 import sys
-import sysconfig
 import types
 import weakref
 from collections import deque
@@ -42,6 +41,7 @@ from hosim.on_torch.lower.held_contents import (
     plain,
     refill,
 )
+from hosim.on_torch.lower.names_in_code import ANY, globals_of, is_own, makes_names, named_in
 
 OF_MODULES = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has: its parameters, buffers and hooks are looked after
@@ -49,12 +49,7 @@ elsewhere.
 """
 
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
-INSTALLED = tuple(
-    {sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib")}
-    | {one for one in sys.path if os.path.basename(one) in ("site-packages", "dist-packages")}
-)
-"""Where code is that is not the user's: also that of the environment below a virtual one."""
-_NOT_WALKED = ("torch", "numpy", "builtins", "hosim")
+_NOT_WALKED = ("torch", "numpy", "builtins", "logging", "hosim")
 _CALLED = ("forward", "backward", "setup_context")
 """Methods that are called under no name of the user's, as are those with two underscores."""
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__")
@@ -151,6 +146,7 @@ class Reached:
             self._contents: dict[int, _Contents] = {}
             self._namespaces: list[_Namespace] = []
             self._seen: dict[Any, Any] = {}
+            self.iterators: list[tuple[str, str]] = []
             self._outside = set(functions)
             self.modules: dict[int, tuple[str, torch.nn.Module]] = {}
             for name, module in model.named_modules():
@@ -187,7 +183,7 @@ class Reached:
                 added = {
                     name
                     for name in vars(space.owner).keys() - space.before
-                    if name in self._names or _is_called(name)
+                    if self._is_named(name) or _is_called(name)
                 }
                 if added:
                     return space.place, f"{space.key}.{min(added)}" if space.key else min(added)
@@ -336,8 +332,13 @@ class Reached:
         elif isinstance(value, torch.nn.Module):
             self._module(place if not key else f"{key!r} of {place}", value, reads)
         elif isinstance(value, types.FunctionType):
-            if reads and _is_own(value):
+            if reads and is_own(value):
                 self._function(place, value)
+            elif reads:
+                self._installed(place, value)
+        elif isinstance(value, Iterator) and not is_own(type(value).__next__):
+            if reads and not isinstance(value, io.IOBase):
+                self.iterators.append((place, key))
         elif isinstance(value, types.MethodType):
             self._visit(place, key, value.__func__, reads)
             self._visit(place, key or "self", value.__self__, reads)
@@ -355,7 +356,8 @@ class Reached:
         elif isinstance(value, types.ModuleType):
             counts: tuple[type, ...] = (object,)
             if value.__name__ in sys.stdlib_module_names:
-                counts = (MutableMapping,)  # only the environment counts
+                # the environment, the arguments of the program, and who reads them
+                counts = (MutableMapping, list, types.FunctionType)
             elif value.__name__.partition(".")[0] in _NOT_WALKED:
                 counts = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
             named = {
@@ -366,22 +368,22 @@ class Reached:
             self._attributes(place, key, vars(value), reads, named)
         elif isinstance(value, type):
             self._class(place, key, value, reads)
+            self._class(place, key, type(value), reads)
             for name, base in product(_MAKES, value.__mro__):
                 made_by = vars(base).get(name)
                 made_by = getattr(made_by, "__func__", made_by)
                 if isinstance(made_by, types.FunctionType):
                     self._visit(place, key, made_by, reads)
         else:
-            own = {} if type(value).__module__.startswith("hosim.") else _attributes_of(value)
-            self._visit(place, key, own.get("__wrapped__"), reads)
-            if reads and own:
+            own = None if type(value).__module__.startswith("hosim.") else _attributes_of(value)
+            if own is not None:
+                self._visit(place, key, own.get("__wrapped__"), reads)
+            if reads and own is not None:
                 self._namespace(place, key, value)
                 self._attributes(place, key, own, reads, own)
             self._class(place, key, type(value), reads)
-            for name in sorted(self._names) if reads else ():
-                if isinstance(
-                    getattr(type(value), name, None), types.MemberDescriptorType
-                ) and hasattr(value, name):
+            for name in sorted(filter(self._is_named, _slots_of(type(value)))) if reads else ():
+                if hasattr(value, name):
                     self._slot(
                         place,
                         f"{key}.{name}" if key else name,
@@ -400,7 +402,7 @@ class Reached:
         self._class(place, "", type(module), reads)
         for name, value in list(vars(module).items()):
             if name not in OF_MODULES:
-                self._slot(place, name, vars(module), name, value, reads and name in self._names)
+                self._slot(place, name, vars(module), name, value, reads and self._is_named(name))
         for name, part in module.named_children():
             self._visit(f"{place}.{name}", "", part, reads)
 
@@ -413,7 +415,7 @@ class Reached:
         self, place: str, key: str, named: dict[str, Any], reads: bool, only: Collection[str]
     ) -> None:
         """Attributes of a module of Python or of an object, as far as code names them."""
-        for name in sorted(self._names.intersection(only)) if reads else ():
+        for name in sorted(filter(self._is_named, only)) if reads else ():
             self._slot(place, f"{key}.{name}" if key else name, named, name, named[name], True)
 
     def _class(self, place: str, key: str, kind: type, reads: bool) -> None:
@@ -422,17 +424,22 @@ class Reached:
             return
         self._seen["class", kind] = kind, True
         for base in kind.__mro__:
-            if base.__module__.partition(".")[0] in _NOT_WALKED:
+            if base.__module__.partition(".")[0] in _NOT_WALKED and not (
+                base.__module__.startswith("torch.optim.")
+            ):
                 continue
             for name, value in list(vars(base).items()):
-                if name not in self._names and not _is_called(name):
+                is_plain = isinstance(value, (*PLAIN, *BOXES))
+                if not (name in self._names if not is_plain else self._is_named(name)) and (
+                    not _is_called(name)
+                ):
                     continue
                 called = getattr(value, "__func__", getattr(value, "fget", value))
                 if isinstance(called, types.FunctionType):
-                    if _is_own(called):
+                    if is_own(called):
                         self._function(place, called)
                     else:
-                        self._names |= set(_named(called.__code__))
+                        self._names |= set(named_in(called.__code__))
                 if not isinstance(value, (types.MemberDescriptorType, types.GetSetDescriptorType)):
                     self._slot(place, f"{key}.{name}" if key else name, base, name, value, True)
 
@@ -440,8 +447,8 @@ class Reached:
         if ("function", function) in self._seen:
             return
         self._seen["function", function] = function, True
-        names = set(_named(function.__code__))
-        self._names |= names
+        names = set(named_in(function.__code__))
+        self._names |= names | ({ANY} if makes_names(function.__code__) else set())
         place = place if place in self._outside else f"the code of {place}"
         self._outside.add(place)
         for name, cell in zip(
@@ -450,7 +457,7 @@ class Reached:
             slot = _Slot("", "", cell, "", None, None, True)
             if slot.now() is not MISSING and name != "__class__":
                 self._slot(place, name, cell, name, slot.now(), True)
-        for name in sorted({*_globals_of(function.__code__)}):
+        for name in sorted({*globals_of(function.__code__)}):
             value = function.__globals__.get(name, MISSING)
             if not name.startswith("__") and (value is not MISSING or name not in vars(builtins)):
                 self._slot(place, name, function.__globals__, name, value, True)
@@ -462,6 +469,27 @@ class Reached:
         for key, one in vars(function).items():
             self._visit(place, f"{function.__name__}'s {key}", one, True)
 
+    def _is_named(self, name: Any) -> bool:
+        """Return whether code reads an attribute of this name, or one whose name it makes."""
+        return isinstance(name, str) and (name in self._names or ANY in self._names)
+
+    def _installed(self, place: str, function: types.FunctionType) -> None:
+        """What an installed function has of the user: functions that it decorates, and the
+        environment.
+        """
+        if ("function", function) in self._seen:
+            return
+        self._seen["function", function] = function, True
+        for cell in function.__closure__ or ():
+            held = _Slot("", "", cell, "", None, None, True).now()
+            for one in held.values() if isinstance(held, dict) else (held,):
+                if isinstance(one, (types.FunctionType, types.MethodType, functools.partial)):
+                    self._visit(place, function.__name__, one, True)
+        self._visit(place, function.__name__, vars(function).get("__wrapped__"), True)
+        for name in globals_of(function.__code__):
+            if function.__globals__.get(name) is os.environ:
+                self._visit(place, "os.environ", os.environ, True)
+
 
 def _is_called(name: Any) -> bool:
     """Return whether Python or torch calls a method of this name where no code names it."""
@@ -469,42 +497,25 @@ def _is_called(name: Any) -> bool:
     return name in _CALLED or (is_pythons and name not in _OF_CLASSES)
 
 
-def _attributes_of(value: Any) -> dict[str, Any]:
-    """The attributes of an object, without asking its own code."""
+def _attributes_of(value: Any) -> dict[str, Any] | None:
+    """The attributes of an object, without asking its own code; ``None`` if it can have none."""
     is_asked = isinstance(type(value).__getattribute__, types.FunctionType)
     try:
         found = object.__getattribute__(value, "__dict__") if is_asked else vars(value)
     except (AttributeError, TypeError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return None
+    return found if isinstance(found, dict) else None
 
 
-def _named(code: types.CodeType) -> Iterator[str]:
-    """Every name in a function: of globals, attributes, and texts that may be names."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _named(constant)
-        elif isinstance(constant, str) and constant.isidentifier():
-            yield constant
-
-
-def _globals_of(code: types.CodeType) -> Iterator[str]:
-    """Every name that a function takes from its globals, by name or by text."""
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield step.argval
-            if step.argval == "globals":
-                yield from _named(code)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            yield from _globals_of(constant)
-
-
-def _is_own(function: types.FunctionType) -> bool:
-    """Return whether a function is the user's, and not of an installed package or of hosim."""
-    is_hosims = str(function.__globals__.get("__name__")).startswith("hosim.")
-    return not (is_hosims or function.__code__.co_filename.startswith(INSTALLED))
+def _slots_of(kind: type) -> set[str]:
+    """The names of an object's slots."""
+    return {
+        name
+        for base in kind.__mro__
+        if "__slots__" in vars(base)  # classes in C have others, which cannot be set back
+        for name, value in vars(base).items()
+        if isinstance(value, types.MemberDescriptorType)
+    }
 
 
 def _moved(slot: _Slot, now: Any) -> bool:

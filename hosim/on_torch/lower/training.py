@@ -28,6 +28,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from hosim.errors import InputError
 from hosim.io.importers.torch_programs import PlaceholderInput, failures, loss_of, quiet
@@ -44,7 +45,11 @@ from hosim.on_torch.lower.devices import fake_on
 from hosim.on_torch.lower.eager_peak import eager_peak_bytes
 from hosim.on_torch.lower.op_schema import by_name
 from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings, twin_of
-from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
+from hosim.on_torch.lower.python_state import (
+    WritesUndone,
+    no_look_is_hidden,
+    python_state_kept,
+)
 from hosim.on_torch.lower.reached_state import Made, Reached
 from hosim.on_torch.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.on_torch.lower.sharded import Shards, shards_of
@@ -146,6 +151,13 @@ def capture_training(
     require_one_process(model, sharded=isinstance(exchanges, Shards))
     require_no_hooks(model)
     tensors = {key: value for key, value in inputs.items() if isinstance(value, torch.Tensor)}
+    for key, value in inputs.items():
+        leaves = [] if key in tensors else tree_leaves(value)
+        if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            raise InputError(
+                f"input {key!r} has tensors within a {type(value).__name__}; give each tensor "
+                "as an input of its own"
+            )
     rates = tensor_settings(optimizer)
     learned = [p for group in optimizer.param_groups for p in group["params"]]
     reached = Reached(model, {} if loss is None else {"the loss": loss})
@@ -390,6 +402,8 @@ def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor
         for key, value in made[id(p)].items():
             if isinstance(value, torch.Tensor) and key not in optimizer.state[p]:
                 like = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+                if isinstance(optimizer, torch.optim.SGD):
+                    like = -like  # eager begins with a copy of the gradient, which may have -0
                 like = (
                     like.as_strided(value.size(), value.stride())
                     if value.stride() != like.stride()
@@ -449,7 +463,7 @@ class _Stepping:
         self, flat: Sequence[torch.Tensor], update: Update | None = None, kept: Sequence[Made] = ()
     ) -> _TracedStep:
         """The graph of the step over ``flat``, of forward and backward alone without ``update``."""
-        with self._ready(update, kept) as (step, made):
+        with self._ready(update, kept) as (step, made), no_look_is_hidden():
             module = make_fx(step, tracing_mode="real")(*flat)
         grads = [self.fakes[id(p)].grad for p in self.learned]
         numbers = [i for i, grad in enumerate(grads) if grad is not None]
@@ -498,7 +512,11 @@ class _Stepping:
             exchanging = self.exchanges.tracing(fakes)
         by_id = {id(t): fakes[id(t)] for t in named.values()}
 
+        caches_casts = torch.is_autocast_cache_enabled()
+
         def step(*_: torch.Tensor) -> list[torch.Tensor]:
+            torch.clear_autocast_cache()  # of casts of an earlier trace
+            torch.set_autocast_cache_enabled(caches_casts)  # make_fx sets it back
             with (
                 WritesUndone() if self.compiled is None else nullcontext()
             ):  # torch.compile compiles nothing under a mode
