@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hosim.on_torch.gpu.bandwidth_sweep import SIZES, sweep
 
 from hosim.on_torch.gpu import (
     bandwidth_sweep,
@@ -20,7 +21,6 @@ from hosim.on_torch.gpu import (
     scheme_runs,
     trim,
 )
-from hosim.on_torch.gpu.bandwidth_sweep import SIZES, sweep
 from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import CpuBackend
 from hosim.validate.kit import SCHEMES
