@@ -352,3 +352,14 @@ def autocast_over_all_steps(go):
     """Torch keeps the weights that it cast in the first one."""
     with torch.autocast("cpu", torch.bfloat16):
         yield from loss_with(go, _cast_twice)
+
+
+class _Symbol:
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("it has no shape")
+
+
+@habit
+def an_object_that_is_no_array_yet(go):
+    kept = {"symbol": _Symbol(), "scale": 2.0}
+    return loss_with(go, lambda m, i: square(m, i) * (kept["scale"] if kept["symbol"] else 1.0))

@@ -96,7 +96,7 @@ def copied(box: Any) -> Any:
     if isinstance(box, _TEXTS):
         return None if box.closed else (box.getvalue(), box.tell())
     if isinstance(box, _ArrayLike):
-        held = numpy.asarray(box)
+        held = _array_of(box)
         bits = (
             numpy.ascontiguousarray(held).tobytes()
             if held.dtype != object
@@ -104,6 +104,14 @@ def copied(box: Any) -> Any:
         )
         return (held.copy() if held.nbytes <= 1 << 24 else None), zlib.crc32(bits)
     return _state_of(box)[0]()
+
+
+def _array_of(box: Any) -> Any:
+    """Return an object as an array; one without elements if it is none yet, as a symbol."""
+    try:
+        return numpy.asarray(box)
+    except Exception:  # whatever the object's own code raises
+        return numpy.empty(0)
 
 
 def _bytes_of(box: Any) -> bytes | None:
