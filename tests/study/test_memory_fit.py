@@ -17,6 +17,7 @@ from hosim.cli.main import app
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.io import hardware_from_dict
+from hosim.units import LARGEST
 
 SMALL = {"model": "gpt2", "layers": 2, "phase": "train", "sequence": 64}
 
@@ -54,6 +55,10 @@ def test_the_largest_batch_is_that_of_trying_each(place: int, percent: int, aske
     assert answer.largest[0].value == sum([peak <= capacity for peak in PEAKS])
     assert answer.verdict == ("may fit" if PEAKS[asked - 1] <= capacity else "does not fit")
     assert answer.peak_bytes == PEAKS[asked - 1]
+
+
+def test_a_device_as_large_as_a_file_can_say() -> None:
+    assert hosim.fits(SMALL, machine(LARGEST)).largest[0].value == 2**20  # the most there is
 
 
 def test_the_peak_is_divided_by_kind_and_by_module() -> None:

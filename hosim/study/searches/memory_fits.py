@@ -111,8 +111,10 @@ def _verdict(hardware: Hardware, peak_bytes: int) -> str:
 def _room(hardware: Hardware) -> int:
     """The largest peak of tensors that fits; -1: none does."""
     wanted = _wanted(hardware)
-    sizes = range(_usable(hardware) + 1)
-    return bisect_left(sizes, True, key=lambda size: _verdict(hardware, size) != wanted) - 1
+    if _verdict(hardware, 0) != wanted:
+        return -1
+    sizes = range(1, _usable(hardware) + 1)  # at most LARGEST: bisect_left takes no more
+    return bisect_left(sizes, True, key=lambda size: _verdict(hardware, size) != wanted)
 
 
 def _by_module(graph: Graph, peak: StaticPeak) -> Iterator[ModulePeak]:
