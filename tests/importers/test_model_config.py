@@ -147,6 +147,10 @@ def test_presets_are_what_configs_say(name):
             {"model_type": "llama", **SMALL, "num_attention_heads": 0},
             "model.num_attention_heads: expected a number from 1 to 2.40, got 0",
         ),
+        (
+            {"model_type": "gpt_neox", **SMALL, "num_attention_heads": 10**6},
+            "model.hidden_size: expected a multiple of the 1000000 heads, got",
+        ),
     ],
 )
 def test_what_no_builder_knows_is_refused(config, error):

@@ -129,6 +129,7 @@ def _mpt(keys: Keys) -> Decoder:
 
 def _gpt_neox(keys: Keys) -> Decoder:
     hidden, heads = keys.size("hidden_size"), keys.size("num_attention_heads")
+    turned = int(hidden // heads * share_turned(keys, keys.share("rotary_pct", 0.25)))
     bias = keys.flag("attention_bias", True)
     return _plain(
         keys,
@@ -142,9 +143,7 @@ def _gpt_neox(keys: Keys) -> Decoder:
         ),
         tie_word_embeddings=keys.flag("tie_word_embeddings", False),
         parallel_block=keys.flag("use_parallel_residual", True),
-        # all of a head: 0
-        rotary_width=int(hidden // heads * share_turned(keys, keys.share("rotary_pct", 0.25)))
-        % (hidden // heads),
+        rotary_width=turned if turned < hidden // heads else 0,
         fused_projections=True,
         hidden_act=keys.activation("hidden_act", "gelu"),
         dropout=keys.share("hidden_dropout", 0.0),
