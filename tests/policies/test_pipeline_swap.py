@@ -8,6 +8,7 @@ import pytest
 from toy_machine import MACHINE
 
 from hosim.analysis.verifying import verify
+from hosim.base.groups import grouped
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
@@ -38,16 +39,16 @@ def gpipe(micro_batches: int) -> Graph:
     return b.build()
 
 
-def moved(graph: Graph, **parameters: int) -> dict[str, list[tuple[str, str | None]]]:
+def moved(graph: Graph, **parameters: int) -> dict[str, list[tuple[str, str]]]:
     """By tensor the cache ops, each with the op that it is issued after."""
     plan = policy_named("pipeline_swap").plan(graph, ROOMY, 10**12, **parameters)
     assert verify(plan, ROOMY, 10**12) == ()
     assert replay(plan, ROOMY).feasible
-    found: dict[str, list[tuple[str, str | None]]] = {}
-    for one in plan.cache_ops:
-        place = None if one.after is None else graph.ops[one.after].name
-        found.setdefault(graph.tensors[one.tensor].name, []).append((one.op, place))
-    return found
+    assert all(one.after >= 0 for one in plan.cache_ops)
+    return grouped(
+        (graph.tensors[one.tensor].name, (one.op, graph.ops[one.after].name))
+        for one in plan.cache_ops
+    )
 
 
 def test_passes_between_are_counted() -> None:

@@ -1,4 +1,4 @@
-"""``pipeline_swap``: what a micro-batch saves in a pipeline stage is offloaded while enough passes of
+"""``pipeline_swap``: what a micro-batch saves in a pipeline stage is offloaded where enough passes of
 others lie between its forward and its backward pass.
 
 The activation swap of MindSpore and hyper-parallel under a pipeline schedule (hyper-parallel's issue
@@ -10,17 +10,15 @@ later,
 - the pass after that releases the device's memory at its end;
 - the copies up begin before the last pass that lies between.
 
-Elsewhere everything stays. There, users wrap the modules whose activations move; here all that is
-saved moves.
-
-What stages send each other stays, too.
+Elsewhere everything stays, and so does what stages send each other. In those runtimes users wrap the
+modules whose activations move; here all that is saved moves.
 
 Our reading: a pass is a run of ops whose names say one micro-batch and one direction, as those of
 builders do (``micro0.``, ``backward.micro0.``); recomputing counts to the backward pass. A copy
 begins when the ops before it have ended. Copies of both directions on one stream are the machine's
 (``queue`` of its channels).
 
-Not modelled: the outputs of the last stage, which stay there.
+Not modelled: that the outputs of the last stage stay on the device.
 """
 
 from __future__ import annotations
