@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.graph import Graph
 from hosim.result import WORKSPACE, Stall, Timeline, Transfer
 

@@ -1,13 +1,8 @@
-"""Percentiles of a few values by the nearest rank, and values in groups of equal keys."""
+"""Percentiles of a few values by the nearest rank."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
-
-Row = Mapping[str, Any]
-K = TypeVar("K")
-V = TypeVar("V")
+from collections.abc import Sequence
 
 
 def nearest_rank(values: Sequence[float], share: int) -> float:
@@ -27,20 +22,3 @@ def rank(share: int, count: int) -> int:
     [1, 1, 2, 10, 20]
     """
     return max(1, -(-share * count // 100))
-
-
-def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
-    """Values by their keys, in the order of the first of each.
-
-    >>> grouped([("a", 1), ("b", 2), ("a", 3)])
-    {'a': [1, 3], 'b': [2]}
-    """
-    found: dict[K, list[V]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
-
-
-def by_point(rows: Sequence[Row], columns: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
-    """Rows by the values of some columns, in the order of the first of each."""
-    return grouped((tuple(row[column] for column in columns), row) for row in rows)

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.gate.judged_metrics import FAMILIES, PEAK, REGRESSION, SAME, MetricVerdict, family, human
 from hosim.gate.verdicts import ERROR, CaseVerdict, summary
 from hosim.plain_text import counted, printable

@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from hosim.analysis import Gap
 from hosim.analysis.costmodel import time_origins
 from hosim.analysis.lower_bounds import durations_by_processor
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.cache_plan import AT_START, Plan, counted_cache_ops
 from hosim.data.folded_parts import folded, of_each, tensors_of
 from hosim.graph import DEVICE

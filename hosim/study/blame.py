@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hosim import engine
 from hosim.analysis import canonical_places
 from hosim.analysis.slack import PathPart, spent_ns, step_path
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.cache_plan import Plan
 from hosim.data.folded_parts import folded, tensors_of
 from hosim.errors import InfeasibleError

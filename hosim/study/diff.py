@@ -11,8 +11,8 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from hosim.analysis import canonical
+from hosim.base.groups import grouped
 from hosim.base.in_cells import InCells
-from hosim.base.nearest_rank import grouped
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
 from hosim.graph import Tensor

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from hosim import engine
 from hosim.analysis.costmodel import copies_compete
 from hosim.analysis.costmodel.transfers import sent_bytes, taken_as_pinned
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.cache_plan import Plan
 from hosim.data.runtime import NONE
 from hosim.errors import InputError, PlanError, UnitError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.errors import InputError
 from hosim.io.importers.recordings import KinetoTrace, stream_of
 from hosim.units import human_time

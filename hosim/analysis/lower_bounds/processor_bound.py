@@ -18,7 +18,7 @@ from math import ceil
 from hosim.analysis.lower_bounds.any_processor import durations_by_processor, fits_on
 from hosim.analysis.lower_bounds.linear_program import LinearProgram, SolverStopped, Term, whole_ns
 from hosim.analysis.lower_bounds.passages import Passages
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.data.stream_order import stream_predecessors
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from hosim.analysis.packing.order_tree import OrderTree, together
 from hosim.analysis.packing.section_events import SectionEvents
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 
 # -- holes
 # --------------------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from operator import itemgetter
 
 from hosim.analysis.slack.awaited_copies import awaited_copies
 from hosim.base.collector import no_collection
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.hardware import Hardware
 from hosim.processors import tier_of

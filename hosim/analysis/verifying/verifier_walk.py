@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from hosim.analysis.verifying.finding import Finding
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote, unquote
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.data.draws import Draws, LaterDraws
 from hosim.data.versions import REPLAY
 from hosim.errors import InputError

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.gate.records.baselines import as_word
 from hosim.gate.records.record import GraphRecord, Item, Listing
 from hosim.graph import MAIN_STREAM, Graph, Op, Tensor

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from hosim.analysis.costmodel import machine_of_copies
 from hosim.analysis.lower_bounds import LowerBounds
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.cache_plan import AT_START, Plan
 from hosim.check_certificate import Program, bound, ways
 from hosim.errors import InputError

@@ -22,7 +22,7 @@ from itertools import chain
 from math import prod
 from typing import Any
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.edits import BACKWARD, RECOMPUTE
 from hosim.graph import Graph, Op
 from hosim.io.models.collectives import ns_to_send, summed_over_tokens

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.report.drawn.figures import OP_STYLE, TRANSFER_STYLE, legend_beside, size_unit, time_unit
 from hosim.report.timelines import Bar, BarStyle, Encoder, Row, element, further, key
 

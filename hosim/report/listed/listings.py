@@ -11,7 +11,7 @@ from rich.table import Table
 
 from hosim.analysis import static_peak
 from hosim.analysis.costmodel import ORIGINS, op_durations, time_origins
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.data.runtime import Runtime
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Compute, Hardware

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.data.memory_fit import LargestFit, MemoryFit, ModulePeak, Remedy
 from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import DOES_NOT_FIT, SeenPeaks

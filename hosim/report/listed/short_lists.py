@@ -11,7 +11,7 @@ from typing import Any
 
 from hosim.analysis import static_peak
 from hosim.analysis.costmodel import op_durations
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.data.runtime import Runtime
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -97,15 +97,18 @@ def workloads_in_short(
 ) -> Answer:
     """The shipped workloads, by the ``models`` that they run."""
     known = sorted(models, key=len)
-    grouped: dict[str, list[str]] = {}
-    for name in names:
-        model = next((m for m in reversed(known) if name.startswith(f"{m}-")), "")
-        grouped.setdefault(model, []).append(name.removeprefix(f"{model}-"))
+    models_of = [
+        next((m for m in reversed(known) if name.startswith(f"{m}-")), "") for name in names
+    ]
+    by_model = grouped(
+        (model, name.removeprefix(f"{model}-"))
+        for model, name in zip(models_of, names, strict=True)
+    )
     return Answer(
         counted(len(names), "shipped workload"),
         "A name is both columns, as in llama-3.1-8b-prefill-4k; a model's name is a workload, too.",
         columns=("model", "runs"),
-        rows=tuple([(model, ", ".join(runs)) for model, runs in grouped.items()]),
+        rows=tuple([(model, ", ".join(runs)) for model, runs in by_model.items()]),
         left=2,
         wraps=True,
         shown=_ROWS,
@@ -119,17 +122,18 @@ def machines_in_short(
 ) -> Answer:
     """The machines by the memory of their devices; in brackets the short name of one."""
     short = {name: alias for alias, name in reversed(list(aliases.items()))}
-    grouped: dict[int, list[str]] = {}
-    for hw in sorted(profiles, key=lambda hw: hw.device.capacity_bytes):
-        gib = hw.device.capacity_bytes / 2**30
-        below = sum([gib >= bound for bound in _MEMORIES])
-        called = f"{hw.name} ({short[hw.name]})" if hw.name in short else hw.name
-        grouped.setdefault(below, []).append(called)
+    by_memory = grouped(
+        (
+            sum([hw.device.capacity_bytes / 2**30 >= bound for bound in _MEMORIES]),
+            f"{hw.name} ({short[hw.name]})" if hw.name in short else hw.name,
+        )
+        for hw in sorted(profiles, key=lambda hw: hw.device.capacity_bytes)
+    )
     return Answer(
         counted(len(profiles), "machine"),
         "Name one with -H, or the file of your own profile.",
         columns=("memory", "machines"),
-        rows=tuple([(_range(below), ", ".join(names)) for below, names in grouped.items()]),
+        rows=tuple([(_range(below), ", ".join(names)) for below, names in by_memory.items()]),
         left=2,
         wraps=True,
         shown=_ROWS,

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 
 from hosim.analysis.remarks import PairedDraws, beside_fastest, often, uncertainty_line
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.data.draws import Regret
 from hosim.graph import Graph
 from hosim.io.runtimes import runtimes_for

@@ -18,7 +18,7 @@ from rich.text import Text
 from hosim.analysis import largest_op
 from hosim.analysis.costmodel import base_of
 from hosim.analysis.remarks import OPTIMUM, OURS, beside_next, strongest_rival
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.notes import each_once, notes

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.result import Result, Timeline

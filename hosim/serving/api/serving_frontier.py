@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, Vary
 from hosim.base.files import unknown_name
-from hosim.base.nearest_rank import by_point, nearest_rank
+from hosim.base.groups import by_point
+from hosim.base.nearest_rank import nearest_rank
 from hosim.errors import InputError
 from hosim.plain_text import named
 from hosim.serving.api.serving_studies import serve_sweep

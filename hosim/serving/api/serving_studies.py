@@ -11,7 +11,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, Vary, in_cell
-from hosim.base.nearest_rank import by_point, nearest_rank
+from hosim.base.groups import by_point
+from hosim.base.nearest_rank import nearest_rank
 from hosim.errors import HosimError, InputError
 from hosim.io.options import OPTIONS, check_together, file_of, whole
 from hosim.limits import within

@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from hosim.base.nearest_rank import by_point, nearest_rank
+from hosim.base.groups import by_point
+from hosim.base.nearest_rank import nearest_rank
 from hosim.data.draws import FEW_DRAWS
 from hosim.report.of_studies import errors
 from hosim.report.printing import NOTHING, cell, open_table, paragraph

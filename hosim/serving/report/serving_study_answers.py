@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hosim.base.nearest_rank import by_point, nearest_rank
+from hosim.base.groups import by_point
+from hosim.base.nearest_rank import nearest_rank
 from hosim.plain_text import counted
 from hosim.report.answers import Answer, text_curve
 from hosim.report.printing import cell

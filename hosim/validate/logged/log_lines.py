@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from hosim.base.files import decode, read_bytes
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.errors import InputError
 from hosim.plain_text import shown
 from hosim.validate.logged.server_lines import ServerFigures, server_figures

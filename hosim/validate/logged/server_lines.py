@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 
 _NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
 _VLLM = tuple(

@@ -42,7 +42,7 @@ from hosim.analysis.costmodel.spreads.time_spread import (
     spread_of,
 )
 from hosim.analysis.costmodel.transfers import is_pageable
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.data.draws import DRAWS, FEW_DRAWS
 from hosim.data.expert_routing import draw_spread_of
 from hosim.data.runtime import ONE

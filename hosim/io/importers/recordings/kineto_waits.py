@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.io.importers.recordings.kineto_events import DeviceOp, HostCall, KinetoTrace, SyncRecord
 
 StreamId = tuple[int, int]

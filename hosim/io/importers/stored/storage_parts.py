@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from math import prod
 
-from hosim.base.nearest_rank import grouped
+from hosim.base.groups import grouped
 from hosim.data.graph_parts import NEW, PAST, READ, REST, part_name
 from hosim.graph import GraphBuilder
 from hosim.notes import ASSUMED, MISSING
