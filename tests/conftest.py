@@ -40,7 +40,7 @@ settings.load_profile("ci")
 if hasattr(providers, "_get_local_constants"):
     providers._get_local_constants = lambda: providers._local_constants  # none yet
 
-gc.disable()  # nothing that is imported and collected goes: the first test enables it again
+gc.disable()  # imports and collection leave nothing to free; the fixture below enables it again
 
 os.environ.setdefault(
     "OMP_NUM_THREADS", "1"

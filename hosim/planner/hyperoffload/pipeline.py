@@ -38,8 +38,8 @@ from hosim.units import human_size
 _OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
 _LATER: Sequence[Arm] = (drawing, saving_traffic)
 """The arms of each graph before local search, and those after it."""
-_DRAWN = 10
-"""All draws of a plan are made where they take such a part of the work of its search at most."""
+_FOR_DRAWS = 10
+"""All draws of a plan are made where they take at most one part in so many of its search's work."""
 _Drawn = tuple[int, float, int, Found, SearchRecord]
 """The draws in which a plan fails, what it takes in the others on average, its place, it and how it
 does.
@@ -147,7 +147,9 @@ def _steadiest(run: Search, chosen: Found, others: Sequence[Found]) -> tuple[Fou
     few += [] if tidy is best else drawn(tidy, len(few), FEW_DRAWS)
     tried = list[_Drawn]()
     for _, _, place, found, _ in sorted(few):
-        if _work_of_draws(found, DRAWS) > run.work.done // _DRAWN or (tried and not min(tried)[0]):
+        if _work_of_draws(found, DRAWS) > run.work.done // _FOR_DRAWS or (
+            tried and not min(tried)[0]
+        ):
             break
         tried += drawn(found, place, DRAWS)
     *_, best, record = min(tried or few)
