@@ -79,8 +79,6 @@ def import_(given: Given) -> None:
 
 def _size(text: str) -> tuple[str, int]:
     """``batch=4`` as a name and a size."""
-    from hosim.errors import InputError
-
     name, _, size = text.rpartition("=")
     if not name or not size.isdecimal() or not size.isascii() or len(size) > 18:
         raise InputError(
@@ -410,7 +408,6 @@ def _fit_kernels(given: Given) -> None:
 
 def _fit_traces(given: Given) -> None:
     from hosim.base.files import read, write
-    from hosim.errors import InputError
     from hosim.io import load_hardware
     from hosim.report import of_studies
     from hosim.shipped import find_hardware
@@ -459,7 +456,6 @@ def _base_of(given: Given, recorded: Measurements) -> str | None:
     """The profile that is given, or that of the recorded device; ``None`` where none is known and
     none is to be written.
     """
-    from hosim.errors import InputError
     from hosim.io import load_hardware
     from hosim.shipped import find_hardware, hardware
     from hosim.validate import base_with_figures, likely_base
@@ -491,7 +487,6 @@ def _predicted(
 ) -> list[HeldOut]:
     """Predictions of other recordings. Raises :class:`InputError` without a base."""
     from hosim.base.files import read
-    from hosim.errors import InputError
     from hosim.io import hardware_from_dict
     from hosim.shipped import find_hardware
     from hosim.validate import calibrated_profile, learn_from, modelled, predict_trace

@@ -141,8 +141,6 @@ def _answer(asked: Question, replayed: Result) -> None:
 
 def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> None:
     """Write the plan, and say what it has."""
-    from dataclasses import replace
-
     from hosim.cache_plan import counted_cache_ops
     from hosim.engine import with_slack
     from hosim.io import save_plan

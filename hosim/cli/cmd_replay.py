@@ -1,5 +1,5 @@
-"""``hosim replay`` replays any plan. ``blame``, ``diff``, ``robustness`` and ``pipeline``: what its
-ops wait for, how it differs from another, how it varies, and replays of several stages.
+"""``hosim replay`` replays any plan. ``blame`` says what its ops wait for, ``diff`` how two differ,
+and ``robustness`` how long it takes when times vary; ``pipeline`` replays several stages together.
 """
 
 from __future__ import annotations
@@ -86,8 +86,6 @@ def replay(given: Given) -> None:
 
     Warns on stderr about the rules that the plan breaks. --detail prints every table. Exit code 3 if it runs out of memory.
     """
-    from dataclasses import replace
-
     from hosim.analysis.remarks import changed_line, check_made_for
     from hosim.analysis.verifying import verify
     from hosim.engine import resident_step

@@ -90,8 +90,7 @@ class Runtime:
     host_copy
         Nanoseconds that the call of a copy takes beyond that.
     segments
-        Whether the ops between two cache ops are launched by one call, as a graph that was captured
-        is.
+        Whether one call launches the ops between two cache ops, as it does a captured graph.
     ahead, gathers
         So many ops, and gathers whose results are in use, the host is ahead of the device at most;
         0: without end.

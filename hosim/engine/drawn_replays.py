@@ -234,7 +234,7 @@ class _DrawnReplay(LoopReplay):
             np.where(said > 0, np.maximum(durations, np.minimum(self._least, said)), durations)
         )
         if cells["hosted"]:
-            said = self._host_ns.max(initial=0)  # of the first op, which no other one launches
+            said = self._host_ns.max(initial=0)  # the first op always has a call of its own
             ns = round(said * self._calls[d])
             cells["host_ns"] = longs(np.where(self._host_ns > 0, ns, 0))
             cells["host_copies"] = longs(self._host_copies + self._called * (ns - said))

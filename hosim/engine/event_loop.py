@@ -74,7 +74,7 @@ def fill(cells: Cells, values: Sequence[int] | npt.NDArray[Any]) -> None:
 
 
 def copied(cells: Cells, count: int) -> Cells:
-    """The first of some numbers as they are now; they cannot be changed."""
+    """A copy of the first of some numbers, which nobody changes."""
     if not COMPILED:
         return list(cells[:count])
     return memoryview(bytes(cells[: max(count, 0)])).cast(cells.format)
@@ -99,7 +99,7 @@ def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
 def _laid_out(
     sizes: Sequence[tuple[str, str, int, int]],
 ) -> tuple[list[memoryview], dict[str, Cells]]:
-    """Arrays by name, those of one type behind each other; and these wholes, as bytes."""
+    """All arrays of each type as bytes, and each array by name: a part of those of its type."""
     if not COMPILED:
         return [], {name: [first] * size for name, _, size, first in sizes}
     wholes, by_name = [], dict[str, Cells]()

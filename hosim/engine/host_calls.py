@@ -84,8 +84,8 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
 
 
 def _begins(plan: Plan, hardware: Hardware, runtime: Runtime) -> list[bool]:
-    """Whether the host calls each op, where a segment of ops is one call: what it waits for, or
-    what waits for it, and what another processor runs is in none.
+    """Whether each op has a call of its own, where one call launches a segment. Ops that the host
+    waits for, gathers that it holds back, and ops of other processors are in no segment.
     """
     graph, held_back = plan.graph, {*runtime.blocks}
     if runtime.gathers.value:

@@ -41,8 +41,8 @@ _LATER: Sequence[Arm] = (drawing, saving_traffic)
 _FOR_DRAWS = 10
 """All draws of a plan are made where they take at most one part in so many of its search's work."""
 _Drawn = tuple[int, float, int, Found, SearchRecord]
-"""The draws in which a plan fails, what it takes in the others on average, its place, it and how it
-does.
+"""Of a plan the number of draws in which it fails, its mean time in the others, its place, the plan
+itself, and how it does.
 """
 
 

@@ -66,8 +66,8 @@ def prefetches(plan: Plan) -> bool:
 
 
 def mended(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = replay) -> Plan:
-    """A plan that was tried in draws or, if it fails in some, the same one with prefetches issued
-    later, if that takes the same time and fails in fewer.
+    """``plan``, which was tried in draws, or if it fails in some of them, the same one with
+    prefetches issued later, if that takes the same time and fails in fewer.
     """
     if plan.search is None or not plan.search.failed:
         return plan
