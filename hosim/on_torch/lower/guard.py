@@ -45,6 +45,8 @@ _ANSWERED = (
         "numel",
         "nelement",
         "stride",
+        "is_contiguous",
+        "stride",
         "element_size",
         "storage_offset",
         "is_floating_point",
