@@ -46,7 +46,6 @@ _ANSWERED = (
         "nelement",
         "stride",
         "is_contiguous",
-        "stride",
         "element_size",
         "storage_offset",
         "is_floating_point",
