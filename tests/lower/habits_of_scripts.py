@@ -209,6 +209,41 @@ _weighted(
 )
 
 
+@habit
+def a_module_by_its_name(go):
+    """Its first call imports another one, which stays."""
+
+    def loss(model, i):
+        import this_day_alone  # noqa: F401
+
+        return square(model, i) * sys.modules[__name__].NOW["scale"]
+
+    NOW["scale"] = 1.0
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "this_day_alone.py").write_text("")
+        sys.path.append(folder)
+        try:
+            yield from loss_with(go, loss, lambda k, m: NOW.update(scale=1.0 + k))
+            yield sys.modules.pop("this_day_alone").__name__
+        finally:
+            sys.path.remove(folder)
+
+
+class _Constant:
+    __slots__ = ("level",)
+
+
+class _OfC(_Constant):
+    """As a class in C: no text says which module it is of, and a property hides a slot."""
+
+    __module__ = property(lambda self: "constants")
+    __slots__ = ()
+    level = property(lambda self: [2.0])
+
+
+_weighted("a_constant_of_a_class_in_c", _OfC, lambda kept, k: None, lambda kept: kept.level[0])
+
+
 class _Counted(type):
     made = 0
 
@@ -231,12 +266,14 @@ def a_metaclass_that_counts(go):
 
 @habit
 def a_logger(go):
-    """A logger keeps for each level whether it is on, from the first time that it is asked."""
-    logger = logging.getLogger("habits")
+    """A logger keeps for each level whether it is on, from the first time that it is asked: no
+    name that code makes is of that.
+    """
+    logger, kept = logging.getLogger("habits"), _arguments()
 
     def loss(model, i):
         logger.info("a step of %s", tuple(i["x"].shape))
-        return square(model, i)
+        return square(model, i) * sum(getattr(kept, f"{one}_weight") for one in ("first", "second"))
 
     yield from loss_with(go, loss)
 

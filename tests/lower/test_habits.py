@@ -49,7 +49,8 @@ QUICK = (
     *("a_rate_that_its_scheduler_knows", "a_look_that_is_caught"),
     *("a_look_that_is_caught_in_inference", "whether_it_is_compiled_is_asked"),
     *("an_encoder_in_eval_mode", "some_rows_learn_nothing", "images_in_channels_last_later"),
-    *("one_weight_cast_for_two_uses", "autocast_over_all_steps"),
+    *("one_weight_cast_for_two_uses", "autocast_over_all_steps", "a_logger"),
+    *("a_module_by_its_name", "a_constant_of_a_class_in_c"),
 )
 """One habit of each kind; the others are long."""
 
