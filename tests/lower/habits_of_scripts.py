@@ -392,11 +392,40 @@ def autocast_over_all_steps(go):
 
 
 class _Symbol:
-    def __array__(self, dtype=None, copy=None):
-        raise TypeError("it has no shape")
+    """As a class that is installed: its code is not the user's."""
+
+    __array__ = functools.partialmethod(int)
 
 
 @habit
 def an_object_that_is_no_array_yet(go):
     kept = {"symbol": _Symbol(), "scale": 2.0}
     return loss_with(go, lambda m, i: square(m, i) * (kept["scale"] if kept["symbol"] else 1.0))
+
+
+class _Recorded:
+    def __init__(self):
+        self.values, self.scale = numpy.ones(3), 1.0
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+_weighted(
+    "an_attribute_of_what_numpy_can_read",
+    _Recorded,
+    lambda kept, k: setattr(kept, "scale", 1.0 + k),
+    lambda kept: kept.scale,
+)
+_weighted(
+    "a_folder_that_is_listed",
+    tempfile.TemporaryDirectory,
+    lambda kept, k: Path(kept.name, str(k)).write_text(""),
+    lambda kept: len(os.listdir(path=kept.name)),
+)
+_weighted(
+    "a_file_that_may_be_read",
+    tempfile.TemporaryDirectory,
+    lambda kept, k: Path(kept.name, "cool").write_text("") if k else None,
+    lambda kept: 0.5 if os.access(f"{kept.name}/cool", os.R_OK) else 1.0,
+)

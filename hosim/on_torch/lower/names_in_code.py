@@ -58,7 +58,7 @@ def makes_names(code: types.CodeType) -> bool:
 
 
 def is_own(function: Any) -> bool:
-    """Return whether a function is the user's, and not of an installed package, of hosim or in C."""
+    """Return whether a function is the user's: not of an installed package, of hosim or in C."""
     if not isinstance(function, types.FunctionType):
         return False
     is_hosims = str(function.__globals__.get("__name__")).startswith("hosim.")

@@ -5,9 +5,8 @@ A captured program has what its code read at the capture. :class:`Reached` walks
 this code can read by name, keeps it, and says later what is another. It walks through the user's
 own functions (those of installed packages are taken as they are), through closures, defaults, the
 globals and the attributes that a function names, containers, and modules that are not part of the
-model, such as the criterion of a loss. What it cannot reach (a clock) differs
-between two traces of the same step, which are compared
-(:func:`hosim.on_torch.lower.two_traces.require_alike`).
+model, such as the criterion of a loss. What it cannot reach (a clock) differs between two traces of
+the same step, which are compared (:func:`hosim.on_torch.lower.two_traces.require_alike`).
 """
 
 from __future__ import annotations
