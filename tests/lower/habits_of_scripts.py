@@ -12,6 +12,7 @@ import io
 import itertools
 import logging
 import multiprocessing
+import operator
 import os
 import sys
 import tempfile
@@ -68,6 +69,12 @@ _weighted(
     _arguments,
     _second,
     lambda kept: sum(getattr(kept, one) for one in ("first_weight", "second_weight")),
+)
+_weighted(
+    "an_attribute_by_a_getter_of_a_built_name",
+    _arguments,
+    _second,
+    lambda kept: operator.attrgetter("_".join(("second", "weight")))(kept),
 )
 _weighted("attributes_by_vars", _arguments, _second, lambda kept: sum(vars(kept).values()))
 
