@@ -12,6 +12,7 @@ import io
 import itertools
 import logging
 import multiprocessing
+import operator
 import os
 import sys
 import tempfile
@@ -68,6 +69,12 @@ _weighted(
     _arguments,
     _second,
     lambda kept: sum(getattr(kept, one) for one in ("first_weight", "second_weight")),
+)
+_weighted(
+    "an_attribute_by_a_getter_of_a_built_name",
+    _arguments,
+    _second,
+    lambda kept: operator.attrgetter("_".join(("second", "weight")))(kept),
 )
 _weighted("attributes_by_vars", _arguments, _second, lambda kept: sum(vars(kept).values()))
 
@@ -209,6 +216,41 @@ _weighted(
 )
 
 
+@habit
+def a_module_by_its_name(go):
+    """Its first call imports another one, which stays."""
+
+    def loss(model, i):
+        import this_day_alone  # noqa: F401
+
+        return square(model, i) * sys.modules[__name__].NOW["scale"]
+
+    NOW["scale"] = 1.0
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "this_day_alone.py").write_text("")
+        sys.path.append(folder)
+        try:
+            yield from loss_with(go, loss, lambda k, m: NOW.update(scale=1.0 + k))
+            yield sys.modules.pop("this_day_alone").__name__
+        finally:
+            sys.path.remove(folder)
+
+
+class _Constant:
+    __slots__ = ("level",)
+
+
+class _OfC(_Constant):
+    """As a class in C: no text says which module it is of, and a property hides a slot."""
+
+    __module__ = property(lambda self: "constants")
+    __slots__ = ()
+    level = property(lambda self: [2.0])
+
+
+_weighted("a_constant_of_a_class_in_c", _OfC, lambda kept, k: None, lambda kept: kept.level[0])
+
+
 class _Counted(type):
     made = 0
 
@@ -231,12 +273,14 @@ def a_metaclass_that_counts(go):
 
 @habit
 def a_logger(go):
-    """A logger keeps for each level whether it is on, from the first time that it is asked."""
-    logger = logging.getLogger("habits")
+    """A logger keeps for each level whether it is on, from the first time that it is asked: no
+    name that code makes is of that.
+    """
+    logger, kept = logging.getLogger("habits"), _arguments()
 
     def loss(model, i):
         logger.info("a step of %s", tuple(i["x"].shape))
-        return square(model, i)
+        return square(model, i) * sum(getattr(kept, f"{one}_weight") for one in ("first", "second"))
 
     yield from loss_with(go, loss)
 
@@ -355,11 +399,40 @@ def autocast_over_all_steps(go):
 
 
 class _Symbol:
-    def __array__(self, dtype=None, copy=None):
-        raise TypeError("it has no shape")
+    """As a class that is installed: its code is not the user's."""
+
+    __array__ = functools.partialmethod(int)
 
 
 @habit
 def an_object_that_is_no_array_yet(go):
     kept = {"symbol": _Symbol(), "scale": 2.0}
     return loss_with(go, lambda m, i: square(m, i) * (kept["scale"] if kept["symbol"] else 1.0))
+
+
+class _Recorded:
+    def __init__(self):
+        self.values, self.scale = numpy.ones(3), 1.0
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values
+
+
+_weighted(
+    "an_attribute_of_what_numpy_can_read",
+    _Recorded,
+    lambda kept, k: setattr(kept, "scale", 1.0 + k),
+    lambda kept: kept.scale,
+)
+_weighted(
+    "a_folder_that_is_listed",
+    tempfile.TemporaryDirectory,
+    lambda kept, k: Path(kept.name, str(k)).write_text(""),
+    lambda kept: len(os.listdir(path=kept.name)),
+)
+_weighted(
+    "a_file_that_may_be_read",
+    tempfile.TemporaryDirectory,
+    lambda kept, k: Path(kept.name, "cool").write_text("") if k else None,
+    lambda kept: 0.5 if os.access(f"{kept.name}/cool", os.R_OK) else 1.0,
+)

@@ -42,6 +42,7 @@ QUICK = (
     *("the_code_of_a_function_replaced", "a_default_argument_replaced"),
     *("no_gradients_around_a_step", "results_are_kept_over_steps", "parameters_in_a_list"),
     *("an_attribute_by_a_built_name", "attributes_by_names_in_a_tuple", "attributes_by_vars"),
+    "an_attribute_by_a_getter_of_a_built_name",
     *("an_attribute_of_an_object_that_had_none", "a_count_under_a_threshold"),
     *("a_context_manager_that_reads_a_global", "a_dispatched_function"),
     *("the_environment_by_getenv", "a_column_of_a_frame", "a_polynomial_of_numpy"),
@@ -49,7 +50,9 @@ QUICK = (
     *("a_rate_that_its_scheduler_knows", "a_look_that_is_caught"),
     *("a_look_that_is_caught_in_inference", "whether_it_is_compiled_is_asked"),
     *("an_encoder_in_eval_mode", "some_rows_learn_nothing", "images_in_channels_last_later"),
-    *("one_weight_cast_for_two_uses", "autocast_over_all_steps"),
+    *("one_weight_cast_for_two_uses", "autocast_over_all_steps", "a_logger"),
+    *("a_module_by_its_name", "a_constant_of_a_class_in_c"),
+    *("an_attribute_of_what_numpy_can_read", "a_file_that_may_be_read"),
 )
 """One habit of each kind; the others are long."""
 

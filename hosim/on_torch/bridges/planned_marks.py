@@ -119,7 +119,8 @@ def _sets(
         for away, result in seen.items()
         if result.feasible
     ]
-    return [*dict.fromkeys([*(frozenset(min(fitting)[2]) for _ in fitting[:1]), largest])]
+    best = [frozenset(min(fitting)[2])] if fitting else []
+    return [*dict.fromkeys([*best, largest])]
 
 
 def _largest(

@@ -27,14 +27,14 @@ from hosim.on_torch.gpu.scheme_runs import new_folder
 from hosim.on_torch.gpu.travel_files import workload_mapping
 from hosim.validate.kit import FORMAT, read_json, whole
 
-_SIZES = tuple(1 << power for power in range(12, 31))
+SIZES = tuple(1 << power for power in range(12, 31))
 """4 KiB to 1 GiB."""
 
 
 def measure_channels(device: Device, out: Path, dry: bool) -> None:
     """Write ``bandwidth.json``."""
     path = out / "bandwidth.json"
-    found = _sweep(device, *((_SIZES[:5], 2) if dry else (_SIZES, 10)))
+    found = sweep(device, *((SIZES[:5], 2) if dry else (SIZES, 10)))
     say("copies beside kernels")
     rows = beside(device, 64, 1 << 14, 2, 1) if dry else beside(device, 8192, 1 << 26)
     write_json(
@@ -138,7 +138,7 @@ def _room(device: Device) -> Hardware:
 # --------------------------------------------------------------------------------------------------
 
 
-def _sweep(device: Device, sizes: Sequence[int], repeats: int) -> dict[str, Any]:
+def sweep(device: Device, sizes: Sequence[int], repeats: int) -> dict[str, Any]:
     """Nanoseconds of each of ``repeats`` copies and host allocations, after one that does not
     count.
 

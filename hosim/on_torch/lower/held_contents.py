@@ -21,6 +21,8 @@ import numpy
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from hosim.on_torch.lower.names_in_code import is_own
+
 PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, enum.Enum, numpy.generic),
     *(torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format),
@@ -38,14 +40,19 @@ _TEXTS = (io.StringIO, io.BytesIO)
 
 
 class _ArrayLike(ABC):
-    """What numpy can make an array of, as frames of pandas."""
+    """What numpy can make an array of, as frames of pandas; none of the user's own classes, which
+    may have more than the array says.
+    """
 
     @abstractmethod
     def __array__(self) -> Any: ...
 
     @classmethod
     def __subclasshook__(cls, kind: type) -> bool:
-        return any("__array__" in vars(base) for base in kind.__mro__)
+        made = next(
+            (vars(one)["__array__"] for one in kind.__mro__ if "__array__" in vars(one)), None
+        )
+        return made is not None and not is_own(made)
 
 
 WITHOUT_ITEMS: tuple[Any, ...] = (_ArrayLike, contextvars.ContextVar, *_BYTES, *_TEXTS, *_DRAWING)
@@ -191,20 +198,16 @@ def refill(box: Any, before: Any) -> None:
     elif isinstance(box, _BYTES):
         if _bytes_of(box) not in (None, before):
             _write(box, before)
-    elif isinstance(box, contextvars.ContextVar):
-        pass
     elif isinstance(box, _TEXTS):
-        if not box.closed:
+        if copied(box) not in (None, before):  # one that is closed, or shown by a buffer, stays
             box.seek(0)
             box.truncate()
             box.write(before[0])
             box.seek(before[1])
-    elif isinstance(box, _ArrayLike) and not isinstance(box, numpy.ndarray):
-        pass
     elif isinstance(box, numpy.ndarray):
         if before[0] is not None and box.flags.writeable and copied(box)[1] != before[1]:
             box[...] = before[0]
-    else:
+    elif isinstance(box, _DRAWING):
         _state_of(box)[1](before)
 
 

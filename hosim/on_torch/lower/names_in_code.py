@@ -17,8 +17,10 @@ INSTALLED = tuple(
 """Where code is that is not the user's: also that of the environment below a virtual one."""
 ANY = "*"
 """Stands among names for those that code makes."""
-_OF_ALL_ATTRIBUTES = frozenset(("vars", "__dict__"))
+_OF_ALL_ATTRIBUTES = frozenset(("vars", "__dict__", "__getattribute__"))
 """Names by which code reads all attributes of an object."""
+_BY_NAME = {"getattr": 2, "hasattr": 2, "attrgetter": 1, "methodcaller": 1}
+"""Which argument of a function is the name of an attribute."""
 
 
 def named_in(code: types.CodeType) -> Iterator[str]:
@@ -46,19 +48,19 @@ def globals_of(code: types.CodeType) -> Iterator[str]:
 def makes_names(code: types.CodeType) -> bool:
     """Return whether a function reads attributes whose names it makes or has from elsewhere."""
     within = any(makes_names(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    steps = list(dis.get_instructions(code)) if "getattr" in code.co_names else []
+    steps = [] if _BY_NAME.keys().isdisjoint(code.co_names) else list(dis.get_instructions(code))
     return (
         within
         or not _OF_ALL_ATTRIBUTES.isdisjoint(code.co_names)
         or any(
-            one.argval == "getattr" and not _has_its_name(steps[at + 1 :])
+            one.argval in _BY_NAME and not _has_its_name(steps[at + 1 :], _BY_NAME[one.argval])
             for at, one in enumerate(steps)
         )
     )
 
 
 def is_own(function: Any) -> bool:
-    """Return whether a function is the user's, and not of an installed package, of hosim or in C."""
+    """Return whether a function is the user's: not of an installed package, of hosim or in C."""
     if not isinstance(function, types.FunctionType):
         return False
     is_hosims = str(function.__globals__.get("__name__")).startswith("hosim.")
@@ -71,13 +73,15 @@ def _constants(constants: Collection[Any]) -> Iterator[Any]:
         yield from _constants(one) if isinstance(one, (tuple, frozenset)) else (one,)
 
 
-def _has_its_name(steps: Sequence[dis.Instruction]) -> bool:
-    """Return whether the second argument is a constant in the call whose arguments begin here."""
-    depth, second = 0, cast(Any, None)
+def _has_its_name(steps: Sequence[dis.Instruction], place: int) -> bool:
+    """Return whether the argument at a place, from 1, is a text in the call whose arguments begin
+    here.
+    """
+    depth, name = 0, cast(Any, None)
     for step in steps:
         if step.opname in ("PRECALL", "CALL") and step.arg == depth:
-            return isinstance(second, str)
+            return isinstance(name, str)
         before, depth = depth, depth + dis.stack_effect(step.opcode, step.arg, jump=False)
-        if depth == 2:
-            second = step.argval if (before, step.opname) == (1, "LOAD_CONST") else None
+        if depth == place:
+            name = step.argval if (before, step.opname) == (place - 1, "LOAD_CONST") else None
     return False

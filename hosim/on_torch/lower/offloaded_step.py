@@ -193,13 +193,13 @@ class OffloadedStep(OffloadedModel):
             )
         if is_autocast() and not self._are_casts_fresh():
             raise InputError(
-                "autocast is on since the step before, so that torch would compute with weights that "
-                "it cast then; use autocast around each step, or within the loss"
+                "autocast has been on since the step before, so that torch would compute with the "
+                "weights that it cast then; use autocast around each step, or within the loss"
             )
         return super()._for(args, kwargs)
 
     def _are_casts_fresh(self) -> bool:
-        """Return whether autocast casts a parameter anew that has changed since it was last asked."""
+        """Return whether autocast casts a parameter anew that has changed since the last call."""
         with torch.no_grad():
             self._cast.neg_()
         one = torch.ones_like(self._cast, requires_grad=False)

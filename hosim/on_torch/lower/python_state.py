@@ -35,7 +35,10 @@ _TRACED = (FakeTensor, FunctionalTensor)
 _NOT_THE_USERS = (*INSTALLED, "<frozen ")
 _FOR_THE_USER = ("torch.random", "torch._utils", "torch._dynamo.external_utils")
 """Modules of torch that do for who calls them what is looked at here."""
-_ASK_FOR_FILES = (builtins, "open"), (io, "open"), (os, "stat"), (os, "listdir"), (os, "scandir")
+_ASK_FOR_FILES = (
+    *((builtins, "open"), (io, "open")),
+    *((os, name) for name in ("stat", "lstat", "access", "listdir", "scandir")),
+)
 _LOOKED: tuple[Any, ...] = (DataDependentOutputException, GuardOnDataDependentSymNode)
 """What torch raises where code looks at the contents of a fake tensor."""
 
@@ -117,8 +120,8 @@ def python_state_kept(
             vars(module).update(known)
     if opened:
         raise InputError(
-            f"the model or its loss reads {opened[0]!r} of the files, which the captured program would "
-            "not do again; read it outside, and give them as an input"
+            f"the model or its loss opens file {opened[0]!r} or asks for it, which the captured "
+            "program would not do again; do that outside, and give what it says as an input"
         )
     if changed:
         raise InputError(
@@ -163,10 +166,10 @@ def _files_noted(names: list[str]) -> Iterator[None]:
     """Within, ``names`` gets each file that the user's code opens or asks for."""
 
     def noting(asks: Callable[..., Any]) -> Callable[..., Any]:
-        def noted(file: Any = ".", *args: Any, **kwargs: Any) -> Any:
+        def noted(*args: Any, **kwargs: Any) -> Any:
             if _is_the_users(sys._getframe(1)):
-                names.append(str(file))
-            return asks(file, *args, **kwargs)
+                names.append(str(next(iter((*args, *kwargs.values())), ".")))
+            return asks(*args, **kwargs)
 
         return noted
 

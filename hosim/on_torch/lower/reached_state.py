@@ -5,9 +5,8 @@ A captured program has what its code read at the capture. :class:`Reached` walks
 this code can read by name, keeps it, and says later what is another. It walks through the user's
 own functions (those of installed packages are taken as they are), through closures, defaults, the
 globals and the attributes that a function names, containers, and modules that are not part of the
-model, such as the criterion of a loss. What it cannot reach (a clock) differs
-between two traces of the same step, which are compared
-(:func:`hosim.on_torch.lower.two_traces.require_alike`).
+model, such as the criterion of a loss. What it cannot reach (a clock) differs between two traces of
+the same step, which are compared (:func:`hosim.on_torch.lower.two_traces.require_alike`).
 """
 
 from __future__ import annotations
@@ -318,7 +317,8 @@ class Reached:
             return
         self._seen[id(value)] = value, reads
         if isinstance(value, BOXES):
-            self._contents[id(value)] = _Contents(place, key, value, copied(value), reads)
+            if value is not sys.modules:  # it grows where code imports, and must keep what it has
+                self._contents[id(value)] = _Contents(place, key, value, copied(value), reads)
             items = (
                 value.items()
                 if isinstance(value, MutableMapping)
@@ -355,10 +355,11 @@ class Reached:
                 self._names |= {*name.split(".")} if isinstance(name, str) else set()
         elif isinstance(value, types.ModuleType):
             counts: tuple[type, ...] = (object,)
-            if value.__name__ in sys.stdlib_module_names:
+            package = value.__name__.partition(".")[0]
+            if package in sys.stdlib_module_names:
                 # the environment, the arguments of the program, and who reads them
                 counts = (MutableMapping, list, types.FunctionType)
-            elif value.__name__.partition(".")[0] in _NOT_WALKED:
+            elif package in _NOT_WALKED:
                 counts = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
             named = {
                 name
@@ -375,12 +376,16 @@ class Reached:
                 if isinstance(made_by, types.FunctionType):
                     self._visit(place, key, made_by, reads)
         else:
-            own = None if type(value).__module__.startswith("hosim.") else _attributes_of(value)
+            own = None if _room_of(type(value)) == "hosim" else _attributes_of(value)
             if own is not None:
                 self._visit(place, key, own.get("__wrapped__"), reads)
             if reads and own is not None:
-                self._namespace(place, key, value)
-                self._attributes(place, key, own, reads, own)
+                only: Collection[str] = own
+                if _room_of(type(value)) == "logging":  # loggers keep what is logged, at each call
+                    only = self._names & own.keys()
+                else:
+                    self._namespace(place, key, value)
+                self._attributes(place, key, own, reads, only)
             self._class(place, key, type(value), reads)
             for name in sorted(filter(self._is_named, _slots_of(type(value)))) if reads else ():
                 if hasattr(value, name):
@@ -424,9 +429,7 @@ class Reached:
             return
         self._seen["class", kind] = kind, True
         for base in kind.__mro__:
-            if base.__module__.partition(".")[0] in _NOT_WALKED and not (
-                base.__module__.startswith("torch.optim.")
-            ):
+            if _room_of(base) in _NOT_WALKED and not base.__module__.startswith("torch.optim."):
                 continue
             for name, value in list(vars(base).items()):
                 is_plain = isinstance(value, (*PLAIN, *BOXES))
@@ -507,14 +510,20 @@ def _attributes_of(value: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def _room_of(kind: type) -> str:
+    """The package that a class is of; empty for one in C that does not say it."""
+    module: object = kind.__module__  # a descriptor in classes that Cython makes
+    return module.partition(".")[0] if isinstance(module, str) else ""
+
+
 def _slots_of(kind: type) -> set[str]:
-    """The names of an object's slots."""
+    """The names of an object's slots, but for those that a class below makes something else."""
     return {
         name
         for base in kind.__mro__
         if "__slots__" in vars(base)  # classes in C have others, which cannot be set back
         for name, value in vars(base).items()
-        if isinstance(value, types.MemberDescriptorType)
+        if isinstance(value, types.MemberDescriptorType) and getattr(kind, name) is value
     }
 
 
