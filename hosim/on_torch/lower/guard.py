@@ -50,7 +50,6 @@ _ANSWERED = (
         "storage_offset",
         "is_floating_point",
         "is_complex",
-        "is_contiguous",
         "untyped_storage",
     ),
 )
