@@ -532,3 +532,21 @@ def test_what_is_installed_below_a_virtual_environment_is_not_the_users(tmp_path
         "    theirs.SCALES[0] = 7\n    model(x)\n"
     )
     subprocess.run([sys.executable, "-c", code, packages], check=True, timeout=300)
+
+
+DEEP: list = []
+"""Nested deeper than Python's calls: see the next test."""
+
+
+def test_lists_nested_deeper_than_calls_are_watched():
+    innermost = DEEP
+    for _ in range(2 * sys.getrecursionlimit()):
+        innermost.append([])
+        innermost = innermost[0]
+    model = Net(lambda self, h: h * len(DEEP)).eval()
+    with torch.no_grad(), hosim.offload(model, (X[0],), **SMALL) as offloaded:
+        assert torch.equal(offloaded(X[1]), offloaded(X[1]))
+        innermost.append(1)
+        with pytest.raises(InputError, match="DEEP"):
+            offloaded(X[1])
+    DEEP.clear()

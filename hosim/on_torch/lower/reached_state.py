@@ -148,10 +148,12 @@ class Reached:
             self.iterators: list[tuple[str, str]] = []
             self._outside = set(functions)
             self.modules: dict[int, tuple[str, torch.nn.Module]] = {}
+            self._ahead: list[tuple[str, str, Any, bool]] = []
             for name, module in model.named_modules():
                 self._visit(f"module {name!r}" if name else type(model).__name__, "", module, True)
             for place, function in functions.items():
                 self._visit(place, "", function, True)
+            self._walk()
             if (
                 len(self._names) == known
             ):  # what was found last may name attributes of what was found first
@@ -306,8 +308,21 @@ class Reached:
             self._visit(place, key, value, reads)
 
     def _visit(self, place: str, key: str, value: Any, reads: bool) -> None:
-        if isinstance(value, (*PLAIN, torch.Tensor)):
-            return
+        if not isinstance(value, (*PLAIN, torch.Tensor)):
+            self._ahead.append((place, key, value, reads))
+
+    def _walk(self) -> None:
+        """Look at all that is ahead, what an object holds right after it. No call holds another, as
+        lists may be nested deeper than Python's calls.
+        """
+        self._ahead.reverse()
+        while self._ahead:
+            one = self._ahead.pop()
+            rest = len(self._ahead)
+            self._look_at(*one)
+            self._ahead[rest:] = reversed(self._ahead[rest:])
+
+    def _look_at(self, place: str, key: str, value: Any, reads: bool) -> None:
         if isinstance(value, (tuple, frozenset)):
             for i, one in enumerate(value):
                 self._visit(place, f"{key}[{i}]", one, reads)
