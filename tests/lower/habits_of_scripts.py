@@ -76,6 +76,12 @@ _weighted(
     _second,
     lambda kept: operator.attrgetter("_".join(("second", "weight")))(kept),
 )
+_weighted(
+    "an_attribute_by_a_text",
+    _arguments,
+    _second,
+    lambda kept: eval("kept.second_weight", {"kept": kept}),
+)
 _weighted("attributes_by_vars", _arguments, _second, lambda kept: sum(vars(kept).values()))
 
 

@@ -42,7 +42,7 @@ QUICK = (
     *("the_code_of_a_function_replaced", "a_default_argument_replaced"),
     *("no_gradients_around_a_step", "results_are_kept_over_steps", "parameters_in_a_list"),
     *("an_attribute_by_a_built_name", "attributes_by_names_in_a_tuple", "attributes_by_vars"),
-    "an_attribute_by_a_getter_of_a_built_name",
+    *("an_attribute_by_a_getter_of_a_built_name", "an_attribute_by_a_text"),
     *("an_attribute_of_an_object_that_had_none", "a_count_under_a_threshold"),
     *("a_context_manager_that_reads_a_global", "a_dispatched_function"),
     *("the_environment_by_getenv", "a_column_of_a_frame", "a_polynomial_of_numpy"),

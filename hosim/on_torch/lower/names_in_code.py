@@ -21,6 +21,8 @@ _OF_ALL_ATTRIBUTES = frozenset(("vars", "__dict__", "__getattribute__"))
 """Names by which code reads all attributes of an object."""
 _BY_NAME = {"getattr": 2, "hasattr": 2, "attrgetter": 1, "methodcaller": 1}
 """Which argument of a function is the name of an attribute."""
+_OF_TEXTS = frozenset(("eval", "exec"))
+"""Functions that run a text, which names what it likes."""
 
 
 def named_in(code: types.CodeType) -> Iterator[str]:
@@ -48,12 +50,14 @@ def globals_of(code: types.CodeType) -> Iterator[str]:
 def makes_names(code: types.CodeType) -> bool:
     """Return whether a function reads attributes whose names it makes or has from elsewhere."""
     within = any(makes_names(one) for one in code.co_consts if isinstance(one, types.CodeType))
-    steps = [] if _BY_NAME.keys().isdisjoint(code.co_names) else list(dis.get_instructions(code))
+    asks = not (_BY_NAME.keys() | _OF_TEXTS).isdisjoint(code.co_names)
+    steps = list(dis.get_instructions(code)) if asks else []
     return (
         within
         or not _OF_ALL_ATTRIBUTES.isdisjoint(code.co_names)
         or any(
-            one.argval in _BY_NAME and not _has_its_name(steps[at + 1 :], _BY_NAME[one.argval])
+            (one.argval in _OF_TEXTS and one.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
+            or (one.argval in _BY_NAME and not _has_its_name(steps[at + 1 :], _BY_NAME[one.argval]))
             for at, one in enumerate(steps)
         )
     )
