@@ -51,8 +51,8 @@ QUICK = (
     *("a_look_that_is_caught_in_inference", "whether_it_is_compiled_is_asked"),
     *("an_encoder_in_eval_mode", "some_rows_learn_nothing", "images_in_channels_last_later"),
     *("one_weight_cast_for_two_uses", "autocast_over_all_steps", "a_logger"),
-    *("a_module_by_its_name", "a_constant_of_a_class_in_c"),
-    *("an_attribute_of_what_numpy_can_read", "a_file_that_may_be_read"),
+    *("a_constant_of_a_class_in_c", "an_attribute_of_what_numpy_can_read"),
+    "a_file_that_may_be_read",
 )
 """One habit of each kind; the others are long."""
 

@@ -71,6 +71,17 @@ def is_own(function: Any) -> bool:
     return not (is_hosims or function.__code__.co_filename.startswith(INSTALLED))
 
 
+def is_own_module(module: Any) -> bool:
+    """Return whether a module is the user's: not installed, of hosim or without a file."""
+    if not isinstance(module, types.ModuleType):
+        return False
+    name, file = module.__name__, vars(module).get("__file__")
+    if name == "__main__":
+        return True
+    is_hosims = name.partition(".")[0] == "hosim"
+    return isinstance(file, str) and not (is_hosims or file.startswith(INSTALLED))
+
+
 def _constants(constants: Collection[Any]) -> Iterator[Any]:
     """These constants, and those within tuples and sets of them."""
     for one in constants:

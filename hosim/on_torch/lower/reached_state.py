@@ -40,7 +40,14 @@ from hosim.on_torch.lower.held_contents import (
     plain,
     refill,
 )
-from hosim.on_torch.lower.names_in_code import ANY, globals_of, is_own, makes_names, named_in
+from hosim.on_torch.lower.names_in_code import (
+    ANY,
+    globals_of,
+    is_own,
+    is_own_module,
+    makes_names,
+    named_in,
+)
 
 OF_MODULES = frozenset(vars(torch.nn.Module()))
 """Attributes that every module has: its parameters, buffers and hooks are looked after
@@ -180,10 +187,11 @@ class Reached:
         for space in () if by_forward else self._namespaces:
             if type(space.owner).__mro__ != space.kinds:
                 return space.place, f"{space.key}.__class__" if space.key else "__class__"
-            if not vars(space.owner).keys() <= space.before:
+            owns = _attributes_of(space.owner) or {}
+            if not owns.keys() <= space.before:
                 added = {
                     name
-                    for name in vars(space.owner).keys() - space.before
+                    for name in owns.keys() - space.before
                     if self._is_named(name) or _is_called(name)
                 }
                 if added:
@@ -247,7 +255,7 @@ class Reached:
             if isinstance(one.before, dict) and isinstance(one.box, MutableMapping):
                 yield one.box, one.before.keys()
         for space in self._namespaces:
-            yield vars(space.owner), space.before
+            yield _attributes_of(space.owner) or {}, space.before
 
     def name_of(self, tensor: torch.Tensor) -> str | None:
         """Return the place where a tensor, or one that shares its storage, was found."""
@@ -289,8 +297,9 @@ class Reached:
     def restore(self) -> None:
         """Put everything back."""
         for space in self._namespaces:
-            for key in vars(space.owner).keys() - space.before:
-                del vars(space.owner)[key]
+            owns = _attributes_of(space.owner) or {}
+            for key in owns.keys() - space.before:
+                del owns[key]
         for one in self._contents.values():
             refill(one.box, one.before)
         for slot in self._slots.values():
@@ -343,7 +352,9 @@ class Reached:
             )
             if not isinstance(value, WITHOUT_ITEMS) and len(value) <= MANY:
                 for name, one in list(items):
-                    self._visit(place, f"{key}[{name!r}]", one, reads)
+                    # of all modules only the user's: others have objects that import when asked
+                    if value is not sys.modules or is_own_module(one):
+                        self._visit(place, f"{key}[{name!r}]", one, reads)
         elif isinstance(value, torch.nn.Module):
             self._module(place if not key else f"{key!r} of {place}", value, reads)
         elif isinstance(value, types.FunctionType):
@@ -428,7 +439,9 @@ class Reached:
 
     def _namespace(self, place: str, key: str, owner: Any) -> None:
         self._namespaces.append(
-            _Namespace(place, key, owner, type(owner).__mro__, frozenset(vars(owner)))
+            _Namespace(
+                place, key, owner, type(owner).__mro__, frozenset(_attributes_of(owner) or ())
+            )
         )
 
     def _attributes(
