@@ -16,6 +16,7 @@ import operator
 import os
 import sys
 import tempfile
+import types
 from pathlib import Path
 
 import numpy
@@ -240,6 +241,21 @@ def a_module_by_its_name(go):
             yield sys.modules.pop("this_day_alone").__name__
         finally:
             sys.path.remove(folder)
+
+
+@habit
+def a_module_that_code_made(go):
+    """It has no file, and no text in the loss is its name."""
+    made = sys.modules["made_by_code"] = types.ModuleType("made_by_code")
+    made.scale = 1.0
+
+    def loss(model, i):
+        return square(model, i) * sys.modules["_".join(("made", "by", "code"))].scale
+
+    try:
+        yield from loss_with(go, loss, lambda k, m: setattr(made, "scale", 1.0 + k))
+    finally:
+        del sys.modules["made_by_code"]
 
 
 class _Constant:

@@ -72,14 +72,17 @@ def is_own(function: Any) -> bool:
 
 
 def is_own_module(module: Any) -> bool:
-    """Return whether a module is the user's: not installed, of hosim or without a file."""
+    """Return whether a module is the user's, made by code or from a file: not of Python, of hosim or
+    of an installed package.
+    """
     if not isinstance(module, types.ModuleType):
         return False
-    name, file = module.__name__, vars(module).get("__file__")
-    if name == "__main__":
-        return True
-    is_hosims = name.partition(".")[0] == "hosim"
-    return isinstance(file, str) and not (is_hosims or file.startswith(INSTALLED))
+    package = module.__name__.partition(".")[0]
+    if package == "hosim" or package in sys.stdlib_module_names:
+        return False
+    of = vars(sys.modules.get(package, module))
+    places = (of.get("__file__"), *of.get("__path__", ()))
+    return not any(str(place).startswith(INSTALLED) for place in places)
 
 
 def _constants(constants: Collection[Any]) -> Iterator[Any]:
