@@ -26,9 +26,7 @@ from hosim.io.importers.torch_programs import PlaceholderInput
 from hosim.on_torch.bridges.planned_marks import CarriedOut, marks
 from hosim.on_torch.bridges.torch_copies import (
     copies,
-    not_fitting,
     read_when_gone,
-    replayed,
     tier_below,
 )
 from hosim.on_torch.lower import TorchProgram, read
@@ -112,13 +110,9 @@ class GraphTrainerOffload:
         def carry_out(marked: Collection[str]) -> CarriedOut:
             return self._read(self._passes(gm, marked, config))
 
-        marked = marks(could, nodes, carry_out, self._hardware, budget)
-        program, ops = carry_out(marked)
+        name = "torchtitan's offload"
+        marked, plan, result = marks(could, nodes, carry_out, name, self._hardware, budget)
         _tag(gm, marked)
-        plan = Plan(program.graph, "torchtitan's offload", tuple(ops))
-        result = replayed(plan, self._hardware, budget)
-        if not result.feasible:
-            raise not_fitting(result)
         self.plans.append(plan)
         self.results.append(result)
         return gm

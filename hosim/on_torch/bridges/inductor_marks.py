@@ -28,7 +28,7 @@ from hosim.engine import read_budget
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput
 from hosim.on_torch.bridges.planned_marks import CarriedOut, marks
-from hosim.on_torch.bridges.torch_copies import copies, not_fitting, replayed, tier_below
+from hosim.on_torch.bridges.torch_copies import copies, tier_below
 from hosim.on_torch.lower import TorchProgram, read
 from hosim.result import Result
 
@@ -98,12 +98,9 @@ class InductorOffload(CustomPartitionerFn):  # type: ignore[misc]
 
         with config.patch(activation_reload_prefetch=False):
             could = carry_out(frozenset(nodes))
-        _offload(forward, backward, outputs, marks(could, nodes, carry_out, self._hardware, budget))
-        ops = copies((forward, backward), program, self._hardware)
-        plan = Plan(program.graph, "torch's activation offload", tuple(ops))
-        result = replayed(plan, self._hardware, budget)
-        if not result.feasible:
-            raise not_fitting(result)
+        name = "torch's activation offload"
+        marked, plan, result = marks(could, nodes, carry_out, name, self._hardware, budget)
+        _offload(forward, backward, outputs, marked)
         self.plans.append(plan)
         self.results.append(result)
         return forward, backward

@@ -23,7 +23,7 @@ from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InfeasibleError
 from hosim.graph import MAIN_STREAM, Graph, Tensor
 from hosim.hardware import Hardware
-from hosim.on_torch.bridges.torch_copies import not_fitting, replayed
+from hosim.on_torch.bridges.torch_copies import replayed
 from hosim.on_torch.lower import TorchProgram
 from hosim.policies import own
 from hosim.result import Result
@@ -51,26 +51,26 @@ def marks(
     could: CarriedOut,
     nodes: Iterable[str],
     carry_out: Callable[[frozenset[str]], CarriedOut],
+    policy: str,
     hardware: Hardware,
     budget: int,
-) -> frozenset[str]:
-    """The nodes to offload of those that the runtime could: ``could`` is what it makes of all of
-    them, and ``carry_out`` what it makes of some.
+) -> tuple[frozenset[str], Plan, Result]:
+    """The nodes to offload of those that the runtime could, the plan that it then carries out, under
+    the name ``policy``, and its replay: ``could`` is what it makes of all of them, and ``carry_out``
+    what it makes of some.
 
     Raises :class:`InfeasibleError` where none fits: also where the runtime copies some back earlier
     than it copies all of them back.
     """
     sets = _sets(could[0], _idle(could, nodes), hardware, budget)
     carried = [carry_out(chosen) for chosen in sets]
-    results = [_result(program.graph, copies, hardware, budget) for program, copies in carried]
+    plans = [Plan(program.graph, policy, tuple(copies)) for program, copies in carried]
+    results = [replayed(plan, hardware, budget) for plan in plans]
     fitting = [(r.makespan_ns or 0, at) for at, r in enumerate(results) if r.feasible]
     if not fitting:
-        raise not_fitting(results[-1])
-    return sets[min(fitting)[1]]
-
-
-def _result(graph: Graph, copies: Iterable[CacheOp], hardware: Hardware, budget: int) -> Result:
-    return replayed(Plan(graph, "", tuple(copies)), hardware, budget)
+        raise InfeasibleError(f"where torch copies back what is marked: {results[-1].error}")
+    _, at = min(fitting)
+    return sets[at], plans[at], results[at]
 
 
 def _idle(carried: CarriedOut, nodes: Iterable[str]) -> list[IdleActivation]:
@@ -108,7 +108,7 @@ def _sets(
         if away not in seen:
             copies = [copy for one in idle if one.node in away for copy in one.copies]
             copies.sort(key=lambda copy: -1 if copy.after is None else copy.after)
-            seen[away] = _result(program.graph, copies, hardware, budget)
+            seen[away] = replayed(Plan(program.graph, "", tuple(copies)), hardware, budget)
         return seen[away]
 
     graph = _movable_alone(program.graph, idle, hardware)

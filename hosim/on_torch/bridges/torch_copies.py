@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 
 from hosim.cache_plan import DETACH, PREFETCH, STORE, CacheOp, Plan
 from hosim.engine import replay
-from hosim.errors import InfeasibleError, InputError
+from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.on_torch.lower import TorchProgram
 from hosim.result import IN_PROGRAM_ORDER, Result
@@ -104,8 +104,3 @@ def replayed(plan: Plan, hardware: Hardware, budget: int) -> Result:
     ]
     hardware = replace(hardware, channels=tuple(channels))
     return replay(plan, hardware, budget, account=IN_PROGRAM_ORDER)
-
-
-def not_fitting(result: Result) -> InfeasibleError:
-    """What to raise for torch's copies that do not stay within the budget."""
-    return InfeasibleError(f"where torch copies back what is marked: {result.error}")
