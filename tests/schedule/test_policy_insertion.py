@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -16,8 +15,7 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.schedule import Absence, insert, tensor_cache_ops
-from hosim.planner.schedule.tiers_below import route
+from hosim.planner.schedule import Absence, insert, tensor_moves
 
 MACHINE = Hardware(
     "machine",
@@ -219,8 +217,11 @@ def test_a_tensor_leaves_again_where_its_prefetch_has_surely_been_issued_or_awai
     builder.op("c", "m", stream="side", duration_ns=5)
     graph = builder.build()
     away = [Absence(0, AT_START, 1, AT_START, AT_START, 0, "ddr"), Absence(0, 1, 3, 1, 1, 2, "ddr")]
-    placed = tensor_cache_ops(graph, "hbm", partial(route, MACHINE), 0, ("hbm",), away, awaited)
-    cache_ops = tuple(cache_op for _, _, cache_op in placed)
+    moves_of_x = tensor_moves(graph, "hbm", 0, ("hbm",), away, awaited)
+    cache_ops = tuple(
+        CacheOp(op, 0, source, destination, after)
+        for _, _, op, (source,), destination, after in moves_of_x
+    )
     assert verify(Plan(graph, "test", cache_ops), MACHINE) == ()
     assert [(c.op, c.after) for c in cache_ops] == [
         ("store", -1),

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
         Absence,
         WriteBack,
         insert,
-        tensor_cache_ops,
         tensor_moves,
     )
     from hosim.planner.schedule.late_prefetches import late_prefetches
@@ -42,7 +41,7 @@ else:
             "forced_moves": "forced_moves forced_tensors starts_elsewhere",
             "idle_intervals": "Levels below_at_ends between_uses fits_from held_bytes take_away",
             "idle_parts": "as_asked idle_parts_below",
-            "insertion": "Absence WriteBack insert tensor_cache_ops tensor_moves",
+            "insertion": "Absence WriteBack insert tensor_moves",
             "late_prefetches": "late_prefetches",
             "order_of_uses": "plan_for planned_in_order_of_uses",
             "paging": "Paging paging_plan",
@@ -56,6 +55,5 @@ __all__ = [
     "held_bytes", "idle_parts_below", "insert",
     "kept_from_the_start", "late_prefetches", "paging_plan", "plan_for", "planned_around",
     "planned_in_order_of_uses", "starts_below", "starts_elsewhere", "take_away",
-    "tensor_cache_ops",
     "tensor_moves",
 ]  # fmt: skip

@@ -97,7 +97,8 @@ def insert(
         steps = _steps(
             graph, hardware, t, start, sorted(by_tensor.get(t, ()), key=lambda a: a.after)
         )
-        placed += tensor_cache_ops(graph, hardware.device_tier, routes, t, start, steps)
+        moves = tensor_moves(graph, hardware.device_tier, t, start, steps)
+        placed += _cache_ops(t, moves, hardware.device_tier, routes)
     placed.sort(
         key=lambda entry: (entry[2].after, entry[1])
     )  # what is needed first is issued first; a tensor's own keep their order
@@ -125,23 +126,15 @@ def _steps(
         yield from (WriteBack(end, tier) for tier in own)
 
 
-def tensor_cache_ops(
-    graph: Graph,
-    device: str,
-    route: Route,
-    tensor: int,
-    start: Sequence[str],
-    steps: Iterable[Absence | WriteBack],
-    awaited: bool = False,
+def _cache_ops(
+    tensor: int, moves: Iterable[TensorMove], device: str, route: Route
 ) -> list[PlacedCacheOp]:
-    """The cache ops of :func:`tensor_moves`: one for each hop of a route, and detaches of the copies
-    in between.
+    """The cache ops of a tensor's moves: one for each hop of a route, and detaches of the copies in
+    between.
     """
     return [
         (gap_after, before, cache_op)
-        for gap_after, before, op, sources, destination, after in tensor_moves(
-            graph, device, tensor, start, steps, awaited
-        )
+        for gap_after, before, op, sources, destination, after in moves
         for cache_op in (
             [CacheOp(op, tensor, device, None, after)]
             if destination is None
