@@ -40,6 +40,7 @@ def check_sizes(config: Layered, run: Run) -> None:
     """
     _check_shards(config, run)
     refuse(_of_choices(config, run))
+    refuse(_of_one_phase(config, run))
     refuse(_of_positions(config))
     refuse(_of_mixers(config, run) if isinstance(config, Decoder) else ())
     _check_size(config, run)
@@ -397,11 +398,10 @@ def positions_of(config: Layered) -> int:
 
 
 def _of_choices(config: Any, run: Run) -> Sequence[Rule]:
-    """Experts and blocks are chosen, and results kept, where the run has some."""
+    """Experts and blocks are chosen where the run has some."""
     experts = int(getattr(config, "num_experts", 0))
     top = int(getattr(config, "num_experts_per_tok", 0))
     mine, chosen, blocks = experts // run.expert, run.chosen_experts, run.kv_block is not None
-    causal = run.attention == "causal"
     return (
         (
             "config.num_experts_per_tok",
@@ -420,7 +420,7 @@ def _of_choices(config: Any, run: Run) -> Sequence[Rule]:
         ),
         (
             "kv_block",
-            blocks and (run.training or not causal),
+            blocks and (run.training or run.attention != "causal"),
             "kv_block works for inference only, with attention: causal",
         ),
         (
@@ -428,6 +428,12 @@ def _of_choices(config: Any, run: Run) -> Sequence[Rule]:
             blocks and getattr(config, "sliding_window", 0) > 0,
             "kv_block works for models without a sliding window only",
         ),
+    )
+
+
+def _of_one_phase(config: Any, run: Run) -> Sequence[Rule]:
+    """Training recomputes, and inference merges, where the rest of the run lets them."""
+    return (
         (
             "checkpoint_layers",
             run.checkpoint_layers is not None and not run.checkpoint,
@@ -462,12 +468,13 @@ def _of_choices(config: Any, run: Run) -> Sequence[Rule]:
         (
             "attention_kernel",
             run.attention_kernel is not None
-            and (not run.training or not causal or _is_latent(config)),
+            and (not run.training or run.attention != "causal" or _is_latent(config)),
             "works for phase=train, with attention: causal over heads of keys",
         ),
         (
             "merged",
-            run.merged and (run.training or blocks or chosen is not None),
+            run.merged
+            and (run.training or run.kv_block is not None or run.chosen_experts is not None),
             "merged works for inference only, without kv_block and chosen_experts",
         ),
     )
