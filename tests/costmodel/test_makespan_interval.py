@@ -131,6 +131,11 @@ def test_attention_on_a_host_is_less_sure_where_nobody_says_what_the_software_re
     assert any("FlexGen 0.1" in str(note) for note in notes(graph, machine)) == (
         sort != "other processors"
     )
+    both = [note.line for note in notes(graph, machine, replace(machine, name="second"))]
+    assert [line for line in both if "second" in line] == [
+        line.replace(machine.name, "second") for line in both if machine.name in line
+    ]
+    assert any("second" in line for line in both) == (sort != "other processors")
 
 
 def test_waits_for_copies_of_pageable_memory_are_less_sure() -> None:
