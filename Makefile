@@ -21,7 +21,7 @@
 # Another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3
-COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py) hosim/engine/compiled_loop.pxd
+COMPILED := hatch_build.py $(wildcard hosim/engine/loop*.py hosim/planner/hyperoffload/kernels/*.py) hosim/engine/compiled_loop.pxd hosim/planner/hyperoffload/compiled_search.pxd
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 

@@ -1,27 +1,27 @@
-"""Compiles hosim/engine/loop*.py at installation. Without a compiler the wheel is pure, and the
-loop runs interpreted.
+"""Compiles the event loop and the planner's kernels at installation. Without a compiler the wheel is
+pure, and both run interpreted.
 """
 
 import ast
 import os
+import re
 import sys
 import sysconfig
 import tempfile
+from graphlib import TopologicalSorter
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-ENGINE = Path("hosim") / "engine"
-NAME = "compiled_loop"
-FILES = (
-    "loop_cells",
-    "loop_transfers",
-    "loop_ops",
-    "loop",
-    "loop_graph",
-)
+EXTENSIONS = {
+    "hosim/engine/compiled_loop": "loop*.py",
+    "hosim/planner/hyperoffload/compiled_search": "kernels/[!_]*.py",
+}
+"""By module, beside which lies its ``.pxd``, the files that become it; a later one may use an earlier
+one's classes.
+"""
 TYPES = {
     "Int": "readonly int",
     "Flags": "unsigned char[::1]",
@@ -50,7 +50,7 @@ class CompiledLoop(BuildHookInterface):
         if wish == "never":
             return
         try:
-            built = compile_loop(Path(self.root), checked=wish == "checked")
+            built = compile_loops(Path(self.root), checked=wish == "checked")
         except BaseException as error:  # a missing compiler ends in SystemExit or CompileError
             if wish or isinstance(error, KeyboardInterrupt):
                 raise
@@ -62,52 +62,71 @@ class CompiledLoop(BuildHookInterface):
             return
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"].append(
-            "/" + built.relative_to(self.root).as_posix()
-        )  # an editable installation imports it from there
+        build_data["artifacts"] += [
+            "/" + module.relative_to(self.root).as_posix() for module in built
+        ]  # an editable installation imports them from there
 
 
-def compile_loop(root: Path, checked: bool = False) -> Path:
-    """Compile the files of the loop as one module beside them; the extension knows the hash of what
-    it was made from.
+def compile_loops(root: Path, checked: bool = False) -> list[Path]:
+    """Compile the files of each extension as one module beside its ``.pxd``; it knows the hash of
+    what it was made from.
     """
     from Cython.Build import cythonize
     from setuptools import Distribution, Extension
 
-    types = root / ENGINE / f"{NAME}.pxd"
-    known = sha256(
-        b"".join([file.read_bytes() for file in (*sorted((root / ENGINE).glob("loop*.py")), types)])
-    ).hexdigest()
-    source, declared = "", types.read_text()
-    for name in FILES:
-        written, declared = _with_arrays(
-            _without_imports((root / ENGINE / f"{name}.py").read_text()), declared
-        )
-        source += written + "\n\n"
-    source += "Extension, GraphExtension = Loop, LoopGraph\n"
     directives = DIRECTIVES | {"language_level": 3, "boundscheck": checked}
+    flags = ["/O2"] if sys.platform == "win32" else ["-O1", "-g0"]
     with tempfile.TemporaryDirectory() as scratch:
-        there = Path(scratch) / ENGINE
-        there.mkdir(parents=True)
-        for package in (there, there.parent):
-            (package / "__init__.py").touch()
-        (there / f"{NAME}.py").write_text(source.replace('SOURCE = ""', f'SOURCE = "{known}"', 1))
-        (there / types.name).write_text(declared)
-        flags = ["/O2"] if sys.platform == "win32" else ["-O1", "-g0"]
         before = Path.cwd()
+        for module, pattern in EXTENSIONS.items():
+            _lay_out(root, module, pattern, Path(scratch))
         os.chdir(scratch)
         try:
-            extension = Extension(
-                f"hosim.engine.{NAME}", [str(ENGINE / f"{NAME}.py")], extra_compile_args=flags
-            )
-            modules = cythonize([extension], compiler_directives=directives, quiet=True)
+            extensions = [
+                Extension(module.replace("/", "."), [f"{module}.py"], extra_compile_args=flags)
+                for module in EXTENSIONS
+            ]
+            modules = cythonize(extensions, compiler_directives=directives, quiet=True)
             command = Distribution({"ext_modules": modules}).get_command_obj("build_ext")
             command.build_temp, command.build_lib = scratch, str(root)
             command.ensure_finalized()
             command.run()
         finally:
             os.chdir(before)
-    return root / ENGINE / (NAME + sysconfig.get_config_var("EXT_SUFFIX"))
+    return [root / (module + sysconfig.get_config_var("EXT_SUFFIX")) for module in EXTENSIONS]
+
+
+def _lay_out(root: Path, module: str, pattern: str, scratch: Path) -> None:
+    """The source of an extension and its types, in the package that it belongs to."""
+    types, stub = root / f"{module}.pxd", root / f"{module}.py"
+    folder = types.parent
+    files = sorted(folder.glob(pattern))
+    known = sha256(b"".join([file.read_bytes() for file in (*files, types)])).hexdigest()
+    source, declared = "", types.read_text()
+    for file in (*_in_order(files), stub):
+        written, declared = _with_arrays(_without_imports(file.read_text()), declared)
+        source += written + "\n\n"
+    (scratch / module).parent.mkdir(parents=True, exist_ok=True)
+    for package in Path(module).parents[:-1]:
+        (scratch / package / "__init__.py").touch()
+    (scratch / f"{module}.py").write_text(source.replace('SOURCE = ""', f'SOURCE = "{known}"', 1))
+    (scratch / f"{module}.pxd").write_text(declared)
+
+
+def _in_order(files: list[Path]) -> list[Path]:
+    """Files, each after those that it imports."""
+    names = {file.stem: file for file in files}
+    imports = {
+        file.stem: {
+            name
+            for node in ast.parse(file.read_text()).body
+            if isinstance(node, ast.ImportFrom) and node.module
+            for name in [node.module.rpartition(".")[2]]
+            if name in names
+        }
+        for file in files
+    }
+    return [names[name] for name in TopologicalSorter(imports).static_order()]
 
 
 def _without_imports(source: str) -> str:
@@ -134,8 +153,8 @@ def _with_arrays(source: str, types: str) -> tuple[str, str]:
         if not isinstance(made, ast.ClassDef) or not arrays:
             continue
         declared = [f"    cdef {TYPES[each.annotation.id]} {name}" for name, each in arrays.items()]
-        types = types.replace(
-            f"cdef class {made.name}:", "\n".join([f"cdef class {made.name}:", *declared])
+        types = re.sub(
+            rf"(cdef class {made.name}(\(\w+\))?:)", "\n".join([r"\1", *declared]), types
         )
         taking = next(each for each in ast.walk(made) if isinstance(each, ast.For))
         for each in (*arrays.values(), taking):

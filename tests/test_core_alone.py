@@ -152,6 +152,7 @@ def test_every_module_of_the_core_can_be_imported_without_them(alone: Path) -> N
         "onnx",
         "exact",
         "compiled_loop",
+        "compiled_search",
     )
     listed = [name for name in names if not any(part in name for part in heavy)]
     ended = run(

@@ -23,8 +23,8 @@ from hosim.analysis.slack import step_path
 from hosim.base.collector import no_collection
 from hosim.cache_plan import Plan, RuntimePolicy
 from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws, UncertainPart
+from hosim.engine.cells import fill, longs
 from hosim.engine.decisions import Remembering
-from hosim.engine.event_loop import fill, longs
 from hosim.engine.flow_table import TOO_LARGE, WORK_BITS, UncoveredError
 from hosim.engine.loop_cells import LOW
 from hosim.engine.program_base import LONGEST_NS, one_for_all

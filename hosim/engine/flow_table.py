@@ -15,7 +15,7 @@ from fractions import Fraction
 from math import lcm, prod
 
 from hosim.analysis.costmodel import MemoryUse
-from hosim.engine.event_loop import Cells, ints, longs
+from hosim.engine.cells import Cells, ints, longs
 from hosim.engine.loop_cells import LOW
 from hosim.engine.transfer_rates import TransferRates
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hosim.analysis.costmodel.transfers import NS_PER_S
 from hosim.cache_plan import AT_START, DETACH, STORE, Plan, begin_segments, launched_alone
 from hosim.data.runtime import COPIES, Runtime
-from hosim.engine.event_loop import flags, ints, longs
+from hosim.engine.cells import flags, ints, longs
 from hosim.engine.flow_table import TOO_LARGE, UncoveredError
 from hosim.engine.program_base import LONGEST_NS
 from hosim.graph import Graph

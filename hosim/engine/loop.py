@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hosim.engine.loop_arrays import Longs
+from hosim.engine.cells import Longs
 from hosim.engine.loop_cells import (
     FREE,
     MOVES,

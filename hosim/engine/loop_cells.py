@@ -18,10 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hosim.engine.loop_arrays import Flags, Int, Ints, Longs, made, state
-
-SOURCE = ""
-"""Of the extension: the hash of the source from which it was compiled."""
+from hosim.engine.cells import Flags, Int, Ints, Longs, made, state
 
 NOWHERE = -2
 """After which op a move is issued that is not there."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hosim.engine.loop_arrays import Flags, Int, Ints, made
+from hosim.engine.cells import Flags, Int, Ints, made
 from hosim.engine.loop_cells import OUTPUT, READS, WRITES
 
 

@@ -19,7 +19,8 @@ from hosim.analysis.costmodel.transfers import (
     pin_ns,
     sent_bytes,
 )
-from hosim.engine.event_loop import GraphLoop, flags, ints, longs, made_cells
+from hosim.engine.cells import flags, ints, longs, made_cells
+from hosim.engine.event_loop import GraphLoop
 from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
 from hosim.engine.ledger import LEDGER_KINDS
 from hosim.engine.loop_cells import LOW

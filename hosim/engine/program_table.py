@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from hosim.analysis.costmodel.transfers import NS_PER_S
 from hosim.cache_plan import AT_START
-from hosim.engine.event_loop import Loop, StateCells, copied, fill, ints, longs, made_cells
+from hosim.engine.cells import StateCells, copied, fill, ints, longs, made_cells
+from hosim.engine.event_loop import Loop
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
 from hosim.engine.hops import Hop
 from hosim.engine.host_calls import NO_HOST

@@ -16,11 +16,11 @@ from hosim.planner.hyperoffload.choice_passes import (
     in_time,
     usual_bytes,
 )
-from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, SELECTION, SPREAD
 from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
 from hosim.planner.hyperoffload.search import OF_A_PASS, Arm, Found, PlannedGraph, Search
 from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload.sweep_cells import Weights
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
 from hosim.planner.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
 

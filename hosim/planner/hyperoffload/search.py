@@ -26,10 +26,10 @@ from hosim.edits import Edits
 from hosim.engine import replay, replayed_latitudes
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, SPREAD
 from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.selection import Selection
+from hosim.planner.hyperoffload.sweep_cells import Weights
 from hosim.planner.hyperoffload.tensor_choices import (
     Evaluation,
     Evaluator,

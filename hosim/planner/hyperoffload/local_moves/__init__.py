@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.planner.hyperoffload.local_moves.choice_arrays import ChoiceArrays
     from hosim.planner.hyperoffload.local_moves.choice_moves import Changes, ChoiceMoves
     from hosim.planner.hyperoffload.local_moves.local_search import LocalSearch
     from hosim.planner.hyperoffload.local_moves.plan_simulator import PlanSimulator
@@ -15,6 +16,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "choice_arrays": "ChoiceArrays",
             "choice_moves": "Changes ChoiceMoves",
             "local_search": "LocalSearch",
             "plan_simulator": "PlanSimulator",
@@ -24,6 +26,7 @@ else:
 
 __all__ = [
     "Changes",
+    "ChoiceArrays",
     "ChoiceMoves",
     "LocalSearch",
     "PlanSimulator",

@@ -161,10 +161,10 @@ class _PresentMoves(dict[int, SimulatedMoves]):
 
     def __init__(self, compiler: MoveCompiler) -> None:
         super().__init__()
-        self._compiler = compiler
+        self.compiler = compiler
 
     def __missing__(self, t: int) -> SimulatedMoves:
-        moves = self[t] = self._compiler.moves(t, None)
+        moves = self[t] = self.compiler.moves(t, None)
         return moves
 
 
@@ -195,32 +195,32 @@ class PlanSimulator:
         self.problem = problem
         self.budget_bytes = budget_bytes
         graph, hardware = problem.graph, problem.hardware
-        self._compiler = MoveCompiler(problem)
+        self.compiler = MoveCompiler(problem)
         self._count = len(graph.ops)
         self._stride = stride or max(_LEAST_STRIDE, self._count // _SNAPSHOTS)
         self._alike = one_for_all(hardware)
         uses = copy_uses(graph, hardware, problem.durations, graph.derived(copies_compete))
         machine = machine_of_copies(graph, hardware)
         try:
-            self._table = ProgramTable(
+            self.table = ProgramTable(
                 ProgramBase(graph, machine, problem.durations, uses, {}),
                 budget_bytes,
-                self._compiler.room,
+                self.compiler.room,
                 kept=self._count // self._stride + 1,
             )
         except UncoveredError:
             self._alike = False
             return
-        self._compiler.table = self._table
-        cells = self._table.cells
+        self.compiler.table = self.table
+        cells = self.table.cells
         self._places = [*zip(cells["stream_of"], cells["place"], strict=True)][: self._count]
         """By op its stream and its place there; in the end those of :data:`AT_START`, before any."""
         self._places.append((0, -1))
         self.choices: dict[int, TensorChoice] = {}
         self.cost: SimulatedCost = (self._count + 1, 0, 0)
-        self._moves = _PresentMoves(self._compiler)
-        self._table.reset(self._compiler.at_home)
-        self._start = self._table.kept()
+        self._moves = _PresentMoves(self.compiler)
+        self.table.reset(self.compiler.at_home)
+        self._start = self.table.kept()
         self._snapshots: list[Any] = []
         """The states of the present run, after so many ops each."""
         self._stalls: list[tuple[int, int, int]] = []
@@ -231,7 +231,7 @@ class PlanSimulator:
         """The tiers below that a channel joins to the device tier each way: where tensors may be,
         in the order of the problem's.
         """
-        return [tier.name for tier in self.problem.below if tier.name in self._compiler.direct]
+        return [tier.name for tier in self.problem.below if tier.name in self.compiler.direct]
 
     def covers(self, choices: Choices) -> bool:
         """Return whether the engine says the same: not where tensors take several channels, or
@@ -240,7 +240,7 @@ class PlanSimulator:
         used = {
             tier for choice in choices.values() for tier in (choice.below, *choice.tiers.values())
         } | set(self.problem.starts_below.values())
-        return self._alike and used <= self._compiler.direct
+        return self._alike and used <= self.compiler.direct
 
     # -- the present choices
     # -----------------------------------------------------------------------------------
@@ -251,7 +251,7 @@ class PlanSimulator:
         self.choices = dict(choices)
         self._restore(0, before)
         self._keep(0, sum([moves.moved_bytes for moves in self._moves.values()]))
-        self.work += self._table.loop.instants
+        self.work += self.table.loop.instants
         return self.cost
 
     def __call__(self, choices: Choices) -> SimulatedCost:
@@ -267,14 +267,14 @@ class PlanSimulator:
         """
         self.work += _OF_A_JUDGEMENT + _OF_A_CHANGE * len(changes) + self._count // _PUT_BACK
         before, moved = self._exchange(changes, True)
-        loop = self._table.loop
+        loop = self.table.loop
         found = self.cost
         if loop.last_changed >= 0:
             found = self._count + 1, 0, moved
             loop.recording = 0
             if self._restore(loop.first_changed, before):
                 limit = NEVER if limit_ns is None else limit_ns - 1
-                status = self._covered(lambda: self._table.follow(limit, loop.last_changed))
+                status = self._covered(lambda: self.table.follow(limit, loop.last_changed))
                 found = self._cost(status, moved, limit_ns)
                 self.work += loop.instants
             loop.recording = 1
@@ -291,7 +291,7 @@ class PlanSimulator:
                 self.choices.pop(t, None)
             else:
                 self.choices[t] = choice
-        loop = self._table.loop
+        loop = self.table.loop
         if loop.last_changed >= 0:
             self._restore(loop.first_changed, before)
             self._keep(loop.first_changed, moved)
@@ -308,7 +308,7 @@ class PlanSimulator:
 
     def fullest(self, after: int, before: int) -> int:
         """The op between two that starts when the device tier holds the most in the present run."""
-        held = self._table.cells["op_held"]
+        held = self.table.cells["op_held"]
         between = range(min(max(after + 1, 0), self._count - 1), min(before, self._count)) or [
             min(max(after + 1, 0), self._count - 1)
         ]
@@ -323,10 +323,10 @@ class PlanSimulator:
 
         The loop notes from where on something is different. ``judged``: it is there for a while.
         """
-        before, moved, loop = dict[int, SimulatedMoves](), self.cost[2], self._table.loop
+        before, moved, loop = dict[int, SimulatedMoves](), self.cost[2], self.table.loop
         loop.first_changed, loop.last_changed = len(self._snapshots), -1
         for t, choice in changes.items():
-            old, new = self._moves[t], self._compiler.moves(t, choice)
+            old, new = self._moves[t], self.compiler.moves(t, choice)
             if old is not new:
                 before[t], self._moves[t] = old, new
                 moved += new.moved_bytes - old.moved_bytes
@@ -342,7 +342,7 @@ class PlanSimulator:
         """The state after so many snapshots, with the moves as they are now where they were others;
         whether it fits.
         """
-        table, loop = self._table, self._table.loop
+        table, loop = self.table, self.table.loop
         table.put_back(self._snapshots[passed - 1] if passed else self._start)
         loop.instants = 0
         if passed:
@@ -355,7 +355,7 @@ class PlanSimulator:
 
     def _keep(self, passed: int, moved: int) -> None:
         """Run from the state after so many snapshots on, and keep the run as the present one."""
-        table, scalars = self._table, self._table.cells["scalars"]
+        table, scalars = self.table, self.table.cells["scalars"]
         del self._snapshots[passed:]
         table.forget(passed)
         if not passed:
@@ -381,10 +381,10 @@ class PlanSimulator:
             return ILLEGAL
 
     def _cost(self, status: int, moved: int, limit_ns: int | None) -> SimulatedCost:
-        cells = self._table.cells
+        cells = self.table.cells
         scalars = cells["scalars"]
         if status == SAME:
-            sooner_ns = cells["kept_time"][self._table.loop.met] - scalars[0]
+            sooner_ns = cells["kept_time"][self.table.loop.met] - scalars[0]
             return self.cost[0], self.cost[1] - sooner_ns if self.cost[1] else 0, moved
         if status == LATE and limit_ns is not None:
             return 0, limit_ns, moved
@@ -396,7 +396,7 @@ class PlanSimulator:
         return self._count + 1, 0, moved
 
     def _waits(self, status: int) -> Iterable[tuple[int, int, int]]:
-        cells = self._table.cells
+        cells = self.table.cells
         done, idle, cause = cells["done"], cells["op_idle"], cells["op_cause"]
         for i in np.flatnonzero(idle).tolist():
             stream, place = self._places[i]

@@ -1,8 +1,8 @@
-"""How the classes of the loop declare their arrays: type, size and first values in one line each,
-from which all else follows.
+"""How the classes of the loop and of kernels declare their arrays: type, size and first values in
+one line each, from which all else follows.
 
-Tables make the arrays (:mod:`hosim.engine.event_loop`), the interpreted form takes them by name,
-and ``hatch_build.py`` declares them in the extension.
+Tables make the arrays (:mod:`hosim.engine.cells.made_arrays`), the interpreted form takes them by
+name, and ``hatch_build.py`` declares them in the extension.
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import Any, NamedTuple, TypeAlias
 
 Int: TypeAlias = int
-Flags: TypeAlias = Any
-Ints: TypeAlias = Any
-Longs: TypeAlias = Any
-"""One number; arrays of numbers of 8, 32 and 64 bits."""
+Flags: TypeAlias = list[int]
+Ints: TypeAlias = list[int]
+Longs: TypeAlias = list[int]
+"""One number; arrays of numbers of 8, 32 and 64 bits, which are memory views where the loop is
+compiled.
+"""
 
 
 class Array(NamedTuple):

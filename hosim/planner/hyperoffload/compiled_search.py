@@ -1,0 +1,6 @@
+"""In the place of the extension of this name, where it could not be compiled: the kernels run as they
+are.
+"""
+
+SOURCE = ""
+"""Of the extension: the hash of what it was compiled from."""

@@ -1,0 +1,60 @@
+"""What of the planner's search is compiled: pure functions over integers in arrays."""
+
+from typing import TYPE_CHECKING
+
+from hosim.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from hosim.planner.hyperoffload.kernels._forms import form_of
+    from hosim.planner.hyperoffload.kernels.choice_cells import (
+        AT_HOME,
+        AWAY,
+        BELOW_IN,
+        FIELDS,
+        LEAVE,
+        RETURN,
+        SAVE,
+        SAVE_TURN,
+        START,
+        STARTS_BELOW,
+        STAYS,
+        STORE,
+        STORE_TURN,
+        TIER,
+        TURN,
+        UNSET,
+        WITH_COPY,
+        ChoiceCells,
+    )
+    from hosim.planner.hyperoffload.kernels.gap_judging import (
+        BEST,
+        LOOKED,
+        NO_RETURN,
+        PARTS,
+        PRESENT,
+        SHARE,
+        STALL_WEIGHT,
+        TRIED,
+        GapJudging,
+    )
+    from hosim.planner.hyperoffload.kernels.gap_sweep import GapSweep
+    from hosim.planner.hyperoffload.kernels.lowered_choices import LoweredChoices
+else:
+    __getattr__, __dir__ = lazy_names(
+        __name__,
+        {
+            "choice_cells": "AT_HOME AWAY BELOW_IN ChoiceCells FIELDS LEAVE RETURN SAVE SAVE_TURN START "
+            "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY",
+            "_forms": "form_of",
+            "gap_judging": "BEST GapJudging LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT TRIED",
+            "gap_sweep": "GapSweep",
+            "lowered_choices": "LoweredChoices",
+        },
+    )
+
+__all__ = [
+    "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
+    "RETURN", "SAVE", "SAVE_TURN", "SHARE", "STALL_WEIGHT", "START",
+    "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TRIED", "TURN", "UNSET", "WITH_COPY",
+    "ChoiceCells", "GapJudging", "GapSweep", "LoweredChoices", "form_of",
+]  # fmt: skip

@@ -1,0 +1,376 @@
+"""One tensor's choice as its moves in the loop's table: what
+:func:`~hosim.planner.hyperoffload.tensor_choices.choices.moves_of` says, which a test compares.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hosim.planner.hyperoffload.kernels.choice_cells import (
+    AT_HOME,
+    AWAY,
+    BELOW_IN,
+    LEAVE,
+    RETURN,
+    SAVE,
+    SAVE_TURN,
+    START,
+    STAYS,
+    STORE,
+    STORE_TURN,
+    TIER,
+    TURN,
+    UNSET,
+    WITH_COPY,
+    ChoiceCells,
+)
+
+IS_STORE, IS_DETACH, IS_PREFETCH = 0, 1, 2
+"""The moves of one place in order."""
+
+NO_OP = 1 << 30
+"""Later than any op: there is none."""
+
+PLACES, FIGURES = 4, 9
+"""How many moves of a tensor have a place between two of its uses; and figures of a row."""
+
+
+class LoweredChoices(ChoiceCells):
+    """The moves of a tensor's cells, one tensor at a time."""
+
+    def __init__(self, cells: Any) -> None:
+        ChoiceCells.__init__(self, cells)
+        self.moves = 0
+        self.copied = 0
+        self.initial = 0
+        self.followed = 0
+        self.here = 0
+        self.below = 0
+        self.returns = 0
+        self.wrote = -1
+        self.last = -1
+        self.awaits = -1
+        self.served = 0
+
+    def lower(self, t: int) -> int:
+        """Put the rows of a tensor's moves into ``rows``; how many numbers these are, and -1 where
+        the table has no place for them.
+
+        ``initial`` is the tiers that have a copy at time 0, a bit each, and ``copied`` how many of
+        the moves are copies.
+        """
+        self.moves = 0
+        self.copied = 0
+        self.initial = self.initial_of(t)
+        if self.of_tensor(START, t) != STAYS:
+            self.walk(t)
+        return self.put_rows(t)
+
+    def initial_of(self, t: int) -> int:
+        """The tiers that have a copy of a tensor at time 0."""
+        start = self.of_tensor(START, t)
+        if self.home_mask[t] == 0 or start <= AT_HOME or self.forced[t] >= 0:
+            return self.home_mask[t]
+        found = 1 << self.of_tensor(BELOW_IN, t)
+        if self.last_write[t] < 0:
+            for s in range(self.first_slot[t], self.first_slot[t + 1]):
+                if self.of_slot(TIER, s) != UNSET:
+                    found |= 1 << self.of_slot(TIER, s)
+        if start == WITH_COPY:
+            found |= 1 << self.device
+        return found
+
+    def walk(self, t: int) -> None:
+        """List the moves of a tensor from slot to slot: absences, and after the last write the copy
+        that is to be valid again at the end of the step.
+        """
+        first = self.first_slot[t]
+        last = self.first_slot[t + 1] - 1
+        tier = self.forced[t] if self.forced[t] >= 0 else self.of_tensor(BELOW_IN, t)
+        self.here = self.initial >> self.device & 1
+        self.returns = self.here
+        self.below = self.initial & ~(1 << self.device)
+        self.wrote = -1
+        self.last = -1
+        self.awaits = -1
+        self.served = self.ops
+        lies_below = self.below >> tier & 1
+        starts_below = lies_below and not self.here
+        kept_below = lies_below and self.survives[t]
+        written = self.last_write[t] if self.last_write[t] >= 0 else self.ops
+        if last > first and (starts_below or self.of_slot(AWAY, first)):
+            store = min(self.position(STORE, first, -1), self.slot_before[first] - 1)
+            if store >= 0 and not self.ended_by(store, self.slot_before[first]):
+                store = -1
+            self.leave(t, first, store, self.position(LEAVE, first, store), self.tier_in(t, first))
+        saved = written
+        if self.of_tensor(SAVE, t) != UNSET:
+            saved = max(written, self.of_tensor(SAVE, t))
+        for s in range(first + 1, last + 1):
+            u = self.slot_after[s]
+            if self.slot_writes[s - 1]:
+                self.wrote = u
+                self.here = 1
+                self.below = 0
+            leaves = self.of_slot(AWAY, s) or (kept_below and starts_below and s == last)
+            if not leaves and (not kept_below or u < written):
+                continue
+            store = self.position(STORE, s, u)
+            release = self.position(LEAVE, s, max(u, store))
+            if leaves and saved > release and release >= written:
+                if saved < self.slot_before[s] and self.of_slot(LEAVE, s) == UNSET:
+                    release = saved
+                else:
+                    saved = release
+            if kept_below and written <= u and u <= saved and saved < self.slot_before[s]:
+                self.write_back(t, tier, saved)
+            if leaves:
+                home = tier if kept_below and u >= written else self.tier_in(t, s)
+                self.leave(t, s, store, release, home)
+
+    def position(self, field: int, s: int, otherwise: int) -> int:
+        """After which op something happens in a slot."""
+        return otherwise if self.of_slot(field, s) == UNSET else self.of_slot(field, s)
+
+    def tier_in(self, t: int, s: int) -> int:
+        """The tier below that a tensor goes to in a slot."""
+        if self.forced[t] >= 0:
+            return self.forced[t]
+        if self.of_slot(TIER, s) != UNSET:
+            return self.of_slot(TIER, s)
+        return self.of_tensor(BELOW_IN, t)
+
+    def leave(self, t: int, s: int, store: int, release: int, tier: int) -> None:
+        """A store if one is needed, a detach, and a prefetch if it returns; nothing where no place
+        for them is safe.
+        """
+        before = self.slot_before[s]
+        read = before < self.ops and self.slot_reads[s]
+        needed = read or (before == self.ops and self.survives[t])
+        self.last = -1
+        if before == self.ops and not needed:
+            return  # it dies there by itself
+        if self.here and not self.release(t, s, store, release, tier, needed):
+            return
+        if read or (before == self.ops and self.returns):
+            back = self.position(RETURN, s, self.slot_after[s])
+            source = tier if self.below >> tier & 1 else self.lowest(self.below)
+            at = self.last_before(self.last, min(back, before - 1))
+            self.add(IS_PREFETCH, t, s, source, self.device, at)
+            self.here = 1
+        if read:
+            self.awaits = before
+
+    def release(self, t: int, s: int, store: int, wanted: int, tier: int, needed: int) -> int:
+        """List a store if one is needed and a detach; whether there are safe places for them."""
+        before = self.slot_before[s]
+        at = -1
+        if needed and self.below == 0:
+            self.follow[0] = self.wrote
+            self.follow[1] = self.last
+            self.followed = 2
+            at = self.first_after(store)
+            self.follow_users(t, s)
+            release = self.first_after(wanted)
+            if at == NO_OP or release == NO_OP:
+                return 0
+            if not self.ended_by(at, release):
+                at = wanted
+            self.follow[self.followed] = at
+            self.followed += 1
+            release = self.first_after(wanted)
+        else:
+            self.follow_users(t, s)
+            release = self.first_after(wanted)
+        if release >= before:
+            return 0
+        if not needed and not self.ended_by(release, before):
+            return 0  # what overwrites it might come first
+        if needed and self.below == 0:
+            self.add(IS_STORE, t, s, self.device, tier, at)
+            self.below = 1 << tier
+        self.add(IS_DETACH, t, s, self.device, -1, release)
+        self.last = release
+        self.here = 0
+        return 1
+
+    def follow_users(self, t: int, s: int) -> None:
+        """What a tensor leaves after: the last of its users before a slot, on each stream, and the
+        move before.
+        """
+        self.follow[0] = self.last
+        self.followed = 1
+        since = max(self.wrote, self.awaits)
+        k = s
+        while k > self.first_slot[t] and (k == s or self.streams > 1):
+            if self.streams > 1 and self.slot_after[k] < since:
+                return
+            self.follow[self.followed] = self.slot_after[k]
+            self.followed += 1
+            k -= 1
+
+    def write_back(self, t: int, tier: int, store: int) -> None:
+        """A store after the last write, if the tier has no valid copy."""
+        if self.below >> tier & 1 or not (self.here or self.below):
+            return
+        self.followed = 0
+        waited = False
+        if self.last_write[t] >= 0:
+            self.follow[0] = self.last_write[t]
+            self.followed = 1
+            waited = self.served < self.ops and self.ended_by(self.served, self.last_write[t])
+        if not waited:
+            self.follow[self.followed] = self.last
+            self.followed += 1
+        at = self.first_after(store)
+        if at == NO_OP:
+            at = self.first_after(-1)
+        if at != NO_OP:
+            source = self.lowest(self.below) if self.below else self.device
+            self.add(IS_STORE, t, -1, source, tier, at)
+            self.below |= 1 << tier
+
+    def lowest(self, mask: int) -> int:
+        """The first tier of a mask, which has one."""
+        r = 0
+        while r < self.tiers and not mask >> r & 1:
+            r += 1
+        return r
+
+    def add(self, kind: int, t: int, s: int, source: int, target: int, at: int) -> None:
+        """List a move in a slot (-1: what is saved for the end)."""
+        if kind == IS_PREFETCH:
+            turn = self.position(TURN, s, 2 * self.slot_before[s])
+        elif s < 0:
+            turn = self.of_tensor(SAVE_TURN, t)
+            turn = 2 * at if turn == UNSET else turn
+        else:
+            turn = 2 * max(self.slot_after[s], at)
+            if kind == IS_STORE:
+                turn = self.position(STORE_TURN, s, turn)
+        order: int = (2 * kind + 1) * (4 * self.ops + 8) + turn
+        order = order * self.tensors + t
+        k = self.moves
+        while k > 0 and (
+            self.move_at[k - 1] > at
+            or (self.move_at[k - 1] == at and self.move_order[k - 1] > order)
+        ):
+            self.move_source[k] = self.move_source[k - 1]
+            self.move_target[k] = self.move_target[k - 1]
+            self.move_at[k] = self.move_at[k - 1]
+            self.move_order[k] = self.move_order[k - 1]
+            k -= 1
+        self.move_source[k] = source
+        self.move_target[k] = target
+        self.move_at[k] = at
+        self.move_order[k] = order
+        self.moves += 1
+        self.last = at
+        self.served = self.ops if s < 0 else self.slot_before[s]
+        self.copied += target >= 0
+
+    def put_rows(self, t: int) -> int:
+        """The listed moves as rows, by place."""
+        window = 0
+        number = -1
+        m = 0
+        for k in range(self.moves):
+            at = self.move_at[k]
+            while (
+                self.first_slot[t] + window < self.first_slot[t + 1] - 1
+                and self.slot_before[self.first_slot[t] + window] <= at
+            ):
+                window += 1
+                number = -1
+            number += 1
+            place = PLACES * window + number
+            if number == PLACES or self.move_from[t] + place >= self.move_from[t + 1]:
+                return -1
+            channel = -1
+            self.rows[m + 6] = 0
+            self.rows[m + 7] = 0
+            self.rows[m + 8] = 0
+            if self.move_target[k] >= 0:
+                channel = self.channel_between[
+                    self.move_source[k] * self.tiers + self.move_target[k]
+                ]
+                if channel < 0:
+                    return -1
+                self.rows[m + 6] = self.flow_class[channel * self.tensors + t]
+                self.rows[m + 7] = self.flow_high[t]
+                self.rows[m + 8] = self.flow_low[t]
+            self.rows[m] = place
+            self.rows[m + 1] = self.move_source[k]
+            self.rows[m + 2] = self.move_target[k]
+            self.rows[m + 3] = channel
+            self.rows[m + 4] = at
+            self.rows[m + 5] = self.move_order[k]
+            m += FIGURES
+        return m
+
+    # -- what has surely ended when an op has (hosim.analysis.happens_before)
+    # ----------------------------------------------------------------------------------------------
+
+    def ended_by(self, earlier: int, op: int) -> bool:
+        """Whether an op has surely ended when another has; -1 precedes all."""
+        if earlier < 0 or earlier == op:
+            return True
+        if op < 0:
+            return False
+        if self.streams == 1:
+            return earlier < op
+        return self.clock[op * self.streams + self.stream_of[earlier]] > self.place[earlier]
+
+    def first_after(self, wanted: int) -> int:
+        """The first op listed at ``wanted`` or later by whose end all of ``follow`` have surely
+        ended.
+        """
+        best = wanted
+        known = True
+        for f in range(self.followed):
+            if self.streams == 1:
+                best = max(best, self.follow[f])
+            elif not self.ended_by(self.follow[f], wanted):
+                known = False
+        if known:
+            return best
+        best = NO_OP
+        for q in range(self.streams):
+            k = self.first_known(q, -1, wanted, self.queue_from[q])
+            for f in range(self.followed):
+                if self.follow[f] >= 0:
+                    k = self.first_known(q, self.follow[f], 0, k)
+            if k < self.queue_from[q + 1] and self.queue[k] < best:
+                best = self.queue[k]
+        return best
+
+    def first_known(self, q: int, op: int, wanted: int, low: int) -> int:
+        """The first place in a stream's queue, from ``low`` on, of an op by whose end ``op`` has
+        surely ended; for -1 of one that is listed at ``wanted`` or later.
+        """
+        high = self.queue_from[q + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if op < 0:
+                early = self.queue[middle] < wanted
+            else:
+                early = not self.ended_by(op, self.queue[middle])
+            if early:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def last_before(self, op: int, wanted: int) -> int:
+        """The last op listed at ``wanted`` or earlier by whose end ``op`` has surely ended; ``op``
+        itself if there is none.
+        """
+        if op < 0 or self.streams == 1:
+            return max(op, wanted)
+        best = op
+        for q in range(self.streams):
+            first = self.first_known(q, op, 0, self.queue_from[q])
+            last = self.first_known(q, -1, wanted + 1, self.queue_from[q]) - 1
+            if first <= last:
+                best = max(best, self.queue[last])
+        return best
