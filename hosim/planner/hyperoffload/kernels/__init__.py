@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         ChoiceCells,
     )
     from hosim.planner.hyperoffload.kernels.lowered_choices import LoweredChoices
+    from hosim.planner.hyperoffload.kernels.rerun_walk import RerunWalk
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -33,11 +34,12 @@ else:
             "choice_cells": "AT_HOME AWAY BELOW_IN ChoiceCells FIELDS LEAVE RETURN SAVE SAVE_TURN START "
             "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY",
             "lowered_choices": "LoweredChoices",
+            "rerun_walk": "RerunWalk",
         },
     )
 
 __all__ = [
     "AT_HOME", "AWAY", "BELOW_IN", "FIELDS", "LEAVE", "RETURN", "SAVE", "SAVE_TURN", "START",
     "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TURN", "UNSET", "WITH_COPY",
-    "ChoiceCells", "LoweredChoices",
+    "ChoiceCells", "LoweredChoices", "RerunWalk",
 ]  # fmt: skip
