@@ -170,6 +170,22 @@ def test_any_drops_give_a_graph_that_computes_the_same(graph, data):
         assert [graph.ops[i].name for i in ran] == [base.get(o.name, o.name) for o in made.ops]
 
 
+@pytest.mark.parametrize("form", [None, RerunWalk])
+def test_what_has_been_written_since_is_made_beside_it(form):
+    """f makes a (30 B) and b (7 B), and g writes a anew. For b f runs again before k: its a is
+    nobody's, and is held beside the other one while it runs.
+    """
+    b = GraphBuilder("two")
+    b.op("f", "op", outputs=[b.tensor("a", 30), b.tensor("b", 7)])
+    b.op("g", "op", inputs=["b"], outputs=["a"])
+    b.op("h", "op", inputs=["a"])
+    b.op("k", "op", inputs=["a", "b"])
+    graph = b.build()
+    reruns, held, ran = Reruns(graph, "hbm", form)(drop(graph, ("b", "g")))
+    assert (reruns, ran.tolist()) == (((0, 3),), [0, 1, 2, 0, 3])
+    assert held.tolist() == [37, 37, 30, 67, 37]
+
+
 @given(graphs(max_ops=12), st.booleans())
 def test_both_forms_fill_a_gap_alike(graph, again):
     compiled, plain = Reruns(graph, "hbm"), Reruns(graph, "hbm", RerunWalk)
