@@ -17,10 +17,10 @@ an op see other contents.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hosim.data.columns import Ops, Tensors
 from hosim.errors import GraphError
 from hosim.graph import DEVICE, MAIN_STREAM, Graph, Op, Tensor
 
@@ -131,18 +131,6 @@ def why_once(graph: Graph, op: Op) -> str:
     return ""
 
 
-def reads_the_same(graph: Graph, f: int, at: int) -> bool:
-    """Return whether op ``f`` would read the same contents just before op ``at``: nothing writes
-    what it reads from ``f`` on and before ``at``.
-    """
-    return all(
-        [
-            bisect_left(writers, f) == bisect_left(writers, at)
-            for writers in [graph.writers[t] for t in graph.ops[f].inputs]
-        ]
-    )
-
-
 def is_random(graph: Graph, op: Op) -> bool:
     """Return whether the op gives another result each time: by its kind, or because the workload
     says so.
@@ -245,7 +233,6 @@ def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
     place = [-1] * len(graph.ops)
     for new, old in enumerate(positions):
         place[old] = new
-    ops = []
     for new, i in enumerate(positions):
         for p in graph.producers[i]:
             if place[p] > new:
@@ -254,20 +241,7 @@ def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
                     f"{_why(graph, i, p)}",
                     where=f"order[{new}]",
                 )
-        op = graph.ops[i]
-        ops.append(replace(op, deps=tuple([place[d] for d in op.deps])) if op.deps else op)
-    return Graph(graph.name, graph.tensors, tuple(ops), graph.meta)
-
-
-def recomputed_positions(graph: Graph, recompute: Sequence[Recompute]) -> list[tuple[int, int]]:
-    """The ops that run again, in the order in which they do, each as its position and that of the
-    op before which it does.
-
-    Raises :class:`GraphError` as :func:`edited` does, but not for those that would read other
-    contents.
-    """
-    before = _Recomputing(graph, recompute).before
-    return [(f, at) for at in sorted(before) for _, f, _ in before[at]]
+    return Graph(graph.name, graph.tensors, graph.ops.permuted(positions, place), graph.meta)
 
 
 def _positions(graph: Graph, order: Sequence[str]) -> list[int]:
@@ -358,36 +332,41 @@ class _Recomputing:
             yield self._run(i, op)
 
     def graph(self) -> Graph:
-        ops: list[Op] = []
+        """The edited graph. An op that runs again is like what it repeats but for its tensors, so
+        the columns are made without objects.
+        """
+        base, ops, tensors = self.base, self.base.ops, self.base.tensors
+        positions, codes, named = dict[str, int](), list[int](), list[int]()
         place: list[int] = []
         for i, name, inputs, outputs, mutates in self.steps():
-            op = self.base.ops[i]
-            deps = tuple([place[d] for d in op.deps]) if op.deps else op.deps
+            op = ops[i]
             if name == op.name:
-                place.append(len(ops))
-            if (name, inputs, outputs, mutates, deps) != (
-                op.name,
-                op.inputs,
-                op.outputs,
-                op.mutates,
-                op.deps,
-            ):
-                op = replace(
-                    op, name=name, inputs=inputs, outputs=outputs, mutates=mutates, deps=deps
-                )
-            ops.append(op)
-        tensors = [*self.base.tensors, *[self._new(t, name) for t, name in self.made]]
-        return Graph(self.base.name, tuple(tensors), tuple(ops), self.base.meta)
-
-    def _new(self, t: int, name: str) -> Tensor:
-        tensor = self.base.tensors[t]
-        return Tensor(
-            f"{tensor.name}@{name}",
-            tensor.size_bytes,
-            "activation" if tensor.survives else tensor.kind,
-            None,
-            False,
+                place.append(len(codes))
+            positions[name] = len(codes)
+            codes.append(ops.codes[i])
+            named += inputs + outputs + mutates
+            if op.deps:
+                named += [place[d] for d in op.deps]
+        alike, names = list(tensors.alike), dict(tensors.positions)
+        kinds, new = list(tensors.codes), dict[int, int]()
+        for t, name in self.made:
+            code = tensors.codes[t]
+            if code not in new:
+                new[code] = len(alike)
+                alike.append(self._new(tensors.alike[code]))
+            names[f"{tensors[t].name}@{name}"] = len(kinds)
+            kinds.append(new[code])
+        return Graph(
+            base.name,
+            Tensors.like_these(names, alike, kinds),
+            Ops.like_these(positions, ops.alike, codes, named),
+            base.meta,
         )
+
+    def _new(self, tensor: Tensor) -> Tensor:
+        """What an op that runs again makes in place of such a tensor."""
+        kind = "activation" if tensor.survives else tensor.kind
+        return Tensor(tensor.name, tensor.size_bytes, kind, None, False)
 
     def _run(self, i: int, op: Op) -> Step:
         if i in self.read:

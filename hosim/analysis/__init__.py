@@ -14,7 +14,6 @@ if TYPE_CHECKING:
         inverse,
         plan_fingerprint,
     )
-    from hosim.analysis.edited_curve import Numbers, edited_curve
     from hosim.analysis.gaps import Gap, initial_set, tensor_gaps
     from hosim.analysis.happens_before import HappensBefore
     from hosim.analysis.liveness import (
@@ -36,7 +35,6 @@ else:
         {
             "canonical": "ascend canonical canonical_places digest graph_fingerprint inverse "
             "plan_fingerprint",
-            "edited_curve": "Numbers edited_curve",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
             "liveness": "StaticPeak USUAL_DEVICE_TIER homes_below idle_below largest_op live_ranges "
@@ -47,8 +45,8 @@ else:
     )
 
 __all__ = [
-    "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "Numbers", "StageExchange", "StaticPeak", "ascend",
-    "bubbles", "canonical", "canonical_places", "digest", "edited_curve",
+    "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "StageExchange", "StaticPeak", "ascend",
+    "bubbles", "canonical", "canonical_places", "digest",
     "excess_of", "exchanges", "graph_fingerprint", "homes_below", "idle_below", "initial_set", "inverse",
     "largest_op", "live_ranges", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
     "tensor_gaps",

@@ -13,8 +13,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hosim.cache_plan import Plan
 from hosim.data.columns import Ops, Tensors
@@ -55,34 +54,16 @@ def canonical(graph: Graph) -> Graph:
     moved = np.where(awaited, named, moved[np.where(awaited, 0, named)])
     named = np.sort(listed * most + moved) % most
     names = list(tensors.positions)
-    kinds = np.asarray(tensors.codes)[order]
-    alike = [replace(tensors.alike[k], name=names[order[at]]) for k, at in _first(kinds)]
-    code = {k: new for new, (k, _) in enumerate(_first(kinds))}
-    starts, number = ops.starts(), len(ops.lists)
-    like = []
-    for k, at in _first(np.asarray(ops.codes)):
-        begins = starts[number * at : number * (at + 1) + 1].tolist()
-        each = [tuple(named[begin:end].tolist()) for begin, end in pairwise(begins)]
-        lists: dict[str, Any] = dict(zip(ops.lists, each, strict=True))
-        like.append(replace(ops.alike[k], **lists))
     return Graph(
         graph.name,
-        Tensors(
+        Tensors.like_these(
             {names[t]: at for at, t in enumerate(order.tolist())},
-            alike,
-            map(code.__getitem__, kinds.tolist()),
+            tensors.alike,
+            np.asarray(tensors.codes)[order],
         ),
-        Ops(ops.positions, like, ops.codes, named.tolist()),
+        Ops.like_these(ops.positions, ops.alike, ops.codes, named),
         graph.meta,
     )
-
-
-def _first(codes: npt.NDArray[Any]) -> list[tuple[int, int]]:
-    """Each code with the first place that has it, by these places."""
-    import numpy as np
-
-    found, places = np.unique(codes, return_index=True)
-    return sorted(zip(found.tolist(), places.tolist(), strict=True), key=itemgetter(1))
 
 
 def _order_of_uses(graph: Graph) -> npt.NDArray[np.int64]:

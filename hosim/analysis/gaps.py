@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from hosim.cache_plan import AT_START
+from hosim.data.columns import NONE, READS, WRITES
 from hosim.graph import Graph
 
 
@@ -40,41 +44,45 @@ def initial_set(graph: Graph) -> frozenset[int]:
     return frozenset(graph.initial)
 
 
-def tensor_gaps(graph: Graph, t: int) -> list[Gap]:
-    """The gaps of one tensor in order, if it starts in the device tier where it is there at time 0.
+def tensor_gaps(graph: Graph) -> list[list[Gap]]:
+    """The gaps of each tensor in order, if it starts in the device tier where it is there at time
+    0; for :meth:`Graph.derived`.
 
     Each has at least one op inside, except that a persistent tensor has a gap before its first use
     even if op 0 uses it: it may start below, so that op 0 waits for it and the end of the step has
-    the room. Those of all tensors are found at once, in O(uses), and kept with the graph.
+    the room. O(uses).
     """
-    return graph.derived(_all_gaps)[t]
-
-
-def _all_gaps(graph: Graph) -> list[list[Gap]]:
-    initial = graph.derived(initial_set)
-    return [
-        _gaps(graph, t, users, t in initial)
-        if t in initial or (users and (survives or users[-1] - users[0] >= len(users)))
-        else []
-        for t, (users, survives) in enumerate(zip(graph.users, graph.survives, strict=True))
+    users, count = graph.compact_users, len(graph.ops)
+    begin, user = np.array(users.begin), np.array(users.listed)[:-1]
+    does = np.array(users.flags)
+    persistent = graph.tensors.numbers(lambda tensor: bool(tensor.persistent), "?")
+    initial = np.zeros(len(users), bool)
+    initial[list(graph.initial)] = True
+    of = np.repeat(np.arange(len(users)), np.diff(begin))
+    is_last = np.append(of[1:] != of[:-1], True)[: len(of)]
+    following = np.where(is_last, count, np.roll(user, -1))
+    writes = does & WRITES > 0
+    so_far: npt.NDArray[np.int64] = np.cumsum(writes)
+    versions: npt.NDArray[np.int64] = so_far - (so_far - writes)[begin[:-1][of]]
+    written = np.maximum.accumulate(np.where(writes, np.arange(len(of)), -1))
+    written = np.where(versions > 0, user[written], AT_START)
+    returns = np.where(is_last, initial[of], np.roll(does, -1) & READS > 0)
+    lasts = np.array(graph.survives, bool)[of] & (user + 1 < count)
+    inner = np.flatnonzero(np.where(is_last, lasts, following - user > 1))
+    first, at_zero = np.array(users.first), initial & (persistent | (np.array(users.first) > 0))
+    early = np.flatnonzero(at_zero & ((first != NONE) | (count > 0)))
+    unused = first[early] == NONE
+    reads_first = np.append(does, 0)[begin[early]] & READS > 0
+    columns = [
+        (early, of[inner]),
+        (np.full(len(early), AT_START), user[inner]),
+        (np.where(unused, count, first[early]), following[inner]),
+        (np.zeros(len(early), int), versions[inner]),
+        (reads_first & ~unused, returns[inner]),
+        (np.full(len(early), AT_START), written[inner]),
     ]
-
-
-def _gaps(graph: Graph, t: int, users: Sequence[int], initial: bool) -> list[Gap]:
-    ops, count, persistent = graph.ops, len(graph.ops), bool(graph.tensors[t].persistent)
-    if not users:
-        return [Gap(t, AT_START, count, 0, False)] if initial and persistent and count else []
-    found: list[Gap] = []
-    if initial and (users[0] > 0 or persistent):
-        found.append(Gap(t, AT_START, users[0], 0, t in ops[users[0]].reads))
-    version, written = 0, AT_START
-    for k, u in enumerate(users):
-        if t in ops[u].writes:
-            version, written = version + 1, u
-        if k + 1 < len(users):
-            following = users[k + 1]
-            if following - u > 1:
-                found.append(Gap(t, u, following, version, t in ops[following].reads, written))
-        elif graph.survives[t] and u + 1 < count:
-            found.append(Gap(t, u, count, version, initial, written))
-    return found
+    rows = [np.concatenate(parts) for parts in columns]
+    order = np.lexsort(rows[1::-1])
+    gaps = list(map(Gap, *[column[order].tolist() for column in rows]))
+    ends = np.searchsorted(rows[0][order], np.arange(len(users) + 1)).tolist()
+    return [gaps[start:end] for start, end in pairwise(ends)]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
-from itertools import chain
+from dataclasses import fields, replace
+from itertools import chain, pairwise
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, overload
 
@@ -119,6 +119,32 @@ class Columns(Sequence[P]):
         except OverflowError:
             kept = array("i", [t if 0 <= t < 1 << 31 else _NOBODY for t in named])
         return cls(positions, items, range(len(items)), kept, tuple(items))
+
+    @classmethod
+    def like_these(
+        cls,
+        positions: Mapping[str, int],
+        kinds: Sequence[P],
+        codes: Iterable[int],
+        named: Iterable[int] = (),
+    ) -> Self:
+        """Columns of items that differ from ``kinds`` in their names and lists; ``codes`` index
+        these.
+        """
+        import numpy as np  # here, as it takes longer to import than commands without a graph take
+
+        found = cls(positions, kinds, codes, named)
+        numbers, places = np.unique(np.asarray(found.codes), return_index=True)
+        order = np.argsort(places)
+        names, starts, lists = list(positions), found.starts(), len(cls.lists)
+        first, renumbered = list[P](), np.zeros(len(found.alike), "i")
+        renumbered[numbers[order]] = np.arange(len(numbers))
+        for code, at in zip(numbers[order].tolist(), places[order].tolist(), strict=True):
+            ends = starts[lists * at : lists * (at + 1) + 1].tolist()
+            own = [tuple(found.named[begin:end]) for begin, end in pairwise(ends)]
+            like = dict[str, Any](zip(cls.lists, own, strict=True))
+            first.append(replace(found.alike[code], name=names[at], **like))
+        return cls(positions, first, renumbered[np.asarray(found.codes)], found.named)
 
     def __reduce__(self) -> tuple[Any, ...]:
         codes, named = bytes(self.codes), bytes(self.named)
@@ -245,6 +271,26 @@ class Ops(Columns[Op]):
     of = Op
     lists = ("inputs", "outputs", "mutates", "deps")
 
+    def permuted(self, order: Sequence[int], place: Sequence[int]) -> Ops:
+        """The ops in another order; ``place`` has where each op comes to stand."""
+        import numpy as np
+
+        new, names, starts = np.array(order, "i"), [*self.positions], self.starts()
+        begin, lengths = starts[:-1:4][new], np.diff(starts[::4])[new]
+        ends = np.cumsum(lengths)
+        taken = np.repeat(begin - ends + lengths, lengths) + np.arange(len(self.named))
+        named, (_, which) = np.asarray(self.named), self.naming()
+        awaited = which == self.lists.index("deps")
+        if awaited.any():
+            named = named.copy()
+            named[awaited] = np.array(place, "i")[named[awaited]]
+        return Ops.like_these(
+            {names[i]: k for k, i in enumerate(order)},
+            self.alike,
+            np.asarray(self.codes)[new],
+            named[taken],
+        )
+
 
 def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Return a function that gives these fields of an object, several or none."""
@@ -258,6 +304,8 @@ def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 
 NONE = -1
 """The first and the last user of a tensor that no op uses."""
+READS, WRITES = 1, 2
+"""What a user does."""
 
 
 class CompactUsers:
@@ -265,23 +313,30 @@ class CompactUsers:
     of them.
 
     ``first`` and ``last`` are the first and the last one of each tensor, :data:`NONE` if it has
-    none.
+    none. ``listed`` has those of all tensors, one after the other, from ``begin[t]`` on, and
+    ``flags`` what each does: :data:`READS`, :data:`WRITES`, or both.
     """
 
-    __slots__ = ("_begin", "_users", "first", "last")
+    __slots__ = ("begin", "first", "flags", "last", "listed")
 
     def __init__(self, tensors: int, ops: Ops) -> None:
         import numpy as np  # here, as it takes longer to import than commands without a graph take
 
         op, field = ops.naming()
         used = field < ops.lists.index("deps")
+        does = np.array([READS, WRITES, READS | WRITES], "B")[field[used]]
         most = max(1, len(ops))
-        uses = np.sort(np.asarray(ops.named)[used] * np.int64(most) + op[used])
-        uses = uses[np.diff(uses, prepend=-1) > 0]  # numpy.unique takes twenty times as long
+        uses = (np.asarray(ops.named)[used] * np.int64(most) + op[used]) * 4 + does
+        uses.sort()
+        uses, does = uses >> 2, (uses & 3).astype("B")
+        new = np.flatnonzero(np.diff(uses, prepend=-1))  # numpy.unique takes twenty times as long
+        if len(new) < len(uses):
+            uses, does = uses[new], np.bitwise_or.reduceat(does, new)
         begin = np.searchsorted(uses, np.arange(tensors + 1) * most)
         users = np.append(uses % most, NONE)  # one more, so that no position is beyond the end
         none = begin[1:] == begin[:-1]
-        self._begin, self._users, self.first, self.last = [
+        self.flags = array("B", does.tobytes())
+        self.begin, self.listed, self.first, self.last = [
             array("i", numbers.astype("i").tobytes())
             for numbers in (
                 begin,
@@ -295,7 +350,7 @@ class CompactUsers:
         return len(self.first)
 
     def __getitem__(self, t: int) -> tuple[int, ...]:
-        return tuple(self._users[self._begin[t] : self._begin[t + 1]])
+        return tuple(self.listed[self.begin[t] : self.begin[t + 1]])
 
     def __iter__(self) -> Iterator[tuple[int, ...]]:
         return map(self.__getitem__, range(len(self.first)))

@@ -12,7 +12,7 @@ from hosim.graph import Graph, GraphBuilder
 
 
 def gaps_of(graph: Graph, name: str) -> list[Gap]:
-    return tensor_gaps(graph, graph.tensor_index[name])
+    return tensor_gaps(graph)[graph.tensor_index[name]]
 
 
 def five_ops() -> Graph:
@@ -74,7 +74,7 @@ def test_gaps_are_the_runs_of_ops_that_do_not_use_a_tensor(
     count = len(graph.ops)
     for t, tensor in enumerate(graph.tensors):
         used = [t in op.inputs or t in op.outputs or t in op.mutates for op in graph.ops]
-        found = {(gap.after, gap.before): gap for gap in tensor_gaps(graph, t)}
+        found = {(gap.after, gap.before): gap for gap in tensor_gaps(graph)[t]}
         assert all(gap.after >= 0 or t in graph.initial for gap in found.values())
         inside = [(i, [(a, b) for a, b in found if a < i < b]) for i in range(count)]
         lives = tensor.persistent or tensor.kind == "output"

@@ -27,7 +27,7 @@ from hosim.planner.hyperoffload import JudgedGap, Weights, gap_figures, judged_g
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import Problem, WorkDone, analyse, everything, insert
-from hosim.planner.rewrites import candidates, cheapest, recomputes, reorder, segments
+from hosim.planner.rewrites import Reruns, Segments, candidates, cheapest, recomputes, reorder
 
 COLUMNS = ("instance", "pass", "how", "first", "second", "third", "checksum")
 SEED = 11
@@ -141,18 +141,21 @@ def _drops(problem: Problem, budgets: list[int]) -> Iterator[Made]:
         found,
     )
     sets = {f"down to {budget}": cheapest(problem, found, budget) for budget in budgets}
+    checkpointed = Segments(problem, found)
     sets |= {
-        f"{count} segments": segments(problem, found, count)
+        f"{count} segments": checkpointed.drops(count)
         for count in (1, 2, 3, 4, 6)
         if count <= len(found)
     }
     for how, drops in sets.items():
-        again = edited(problem.graph, recompute=recomputes(problem.graph, drops))
+        reruns, *_ = Reruns(problem.graph, problem.hardware.device_tier)(drops)
+        recompute = recomputes(problem.graph, reruns)
+        again = edited(problem.graph, recompute=recompute)
         yield (
             "drops",
             how,
             (len(drops), len(again.ops), max(static_curve(again))),
-            (sorted(drops), recomputes(problem.graph, drops)),
+            (sorted(drops), recompute),
         )
 
 

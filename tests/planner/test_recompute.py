@@ -4,6 +4,7 @@ worse.
 
 import json
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from strategies import graphs
 from toys import layers, two_tiers
 from typer.testing import CliRunner
 
-from hosim.analysis import static_peak
+from hosim.analysis import static_curve, static_peak, tensor_gaps
 from hosim.analysis.verifying import check_edits, verify
 from hosim.cache_plan import DETACH, CacheOp, Plan
 from hosim.cli.main import app
@@ -26,14 +27,16 @@ from hosim.hardware import Compute, Hardware, Tier
 from hosim.io import save_hardware, save_workload
 from hosim.planner.hyperoffload import search
 from hosim.planner.hyperoffload.explanations import explain
+from hosim.planner.hyperoffload.kernels import RerunWalk
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.planner.rewrites import (
     Candidate,
+    Reruns,
+    Segments,
     candidates,
     cheapest,
     recomputes,
     rewriting,
-    segments,
 )
 
 pytestmark = pytest.mark.slow
@@ -47,9 +50,14 @@ def named(graph: Graph, drops) -> set[tuple[str, str]]:
     return {(graph.tensors[t].name, graph.ops[after].name) for t, after in drops}
 
 
+def again_for(graph: Graph, drops):
+    """The ops that the drops call for."""
+    return recomputes(graph, Reruns(graph, "hbm")(drops)[0])
+
+
 def apply(graph: Graph, drops) -> Graph:
     """The graph with the ops that the drops call for run again."""
-    return edited(graph, recompute=recomputes(graph, drops))
+    return edited(graph, recompute=again_for(graph, drops))
 
 
 def drop(graph: Graph, *pairs: tuple[str, str]) -> frozenset[tuple[int, int]]:
@@ -138,7 +146,7 @@ def test_what_cannot_run_again_is_no_candidate_and_its_drop_is_ignored(wrong):
     b.op("z", "k", inputs=["a"], duration_ns=1)
     graph = b.build()
     assert candidates(analyse(graph, FLAT)) == ()
-    assert recomputes(graph, drop(graph, ("a", "g"))) == ()
+    assert again_for(graph, drop(graph, ("a", "g"))) == ()
 
 
 # --------------------------------------------------------------------------------------------------
@@ -147,11 +155,42 @@ def test_what_cannot_run_again_is_no_candidate_and_its_drop_is_ignored(wrong):
 
 @given(graphs(max_ops=10, max_streams=2), st.data())
 def test_any_drops_give_a_graph_that_computes_the_same(graph, data):
+    """What it holds, and which op runs where, is known without making it: compiled and
+    interpreted.
+    """
     uses = sorted((t, u) for t, users in enumerate(graph.users) for u in users)
     drops = data.draw(st.lists(st.sampled_from(uses), unique=True)) if uses else []
-    again = recomputes(graph, drops)
-    made = apply(graph, drops)
-    assert list(check_edits(made, Edits(graph, (), again))) == []
+    for form in (None, RerunWalk):
+        reruns, held, ran = Reruns(graph, "hbm", form)(drops)
+        again = recomputes(graph, reruns)
+        made = edited(graph, recompute=again)
+        assert list(check_edits(made, Edits(graph, (), again))) == []
+        assert held.tolist() == static_curve(made)
+        base = {entry.name: entry.op for entry in again}
+        assert [graph.ops[i].name for i in ran] == [base.get(o.name, o.name) for o in made.ops]
+
+
+@pytest.mark.parametrize("form", [None, RerunWalk])
+def test_what_has_been_written_since_is_made_beside_it(form):
+    """f makes a (30 B) and b (7 B), and g writes a anew. For b f runs again before k: its a is
+    nobody's, and is held beside the other one while it runs.
+    """
+    b = GraphBuilder("two")
+    b.op("f", "op", outputs=[b.tensor("a", 30), b.tensor("b", 7)])
+    b.op("g", "op", inputs=["b"], outputs=["a"])
+    b.op("h", "op", inputs=["a"])
+    b.op("k", "op", inputs=["a", "b"])
+    graph = b.build()
+    reruns, held, ran = Reruns(graph, "hbm", form)(drop(graph, ("b", "g")))
+    assert (reruns, ran.tolist()) == (((0, 3),), [0, 1, 2, 0, 3])
+    assert held.tolist() == [37, 37, 30, 67, 37]
+
+
+@given(graphs(max_ops=12), st.booleans())
+def test_both_forms_fill_a_gap_alike(graph, again):
+    compiled, plain = Reruns(graph, "hbm"), Reruns(graph, "hbm", RerunWalk)
+    for gap in chain.from_iterable(tensor_gaps(graph)):
+        assert compiled.filling(gap, again) == plain.filling(gap, again)
 
 
 def test_a_dropped_segment_is_made_again_once_and_in_order():
@@ -160,10 +199,10 @@ def test_a_dropped_segment_is_made_again_once_and_in_order():
     """
     graph = layers(3)
     drops = drop(graph, ("h0", "r0"), ("a0", "m1"), ("h1", "r1"), ("a1", "m2"))
-    assert [(r.op, r.before, r.name) for r in recomputes(graph, drops)] == [
+    assert [(r.op, r.before, r.name) for r in again_for(graph, drops)] == [
         (f, "b1", f"{f}~2") for f in ("m0", "r0", "m1", "r1")
     ]
-    assert recomputes(graph, sorted(drops, reverse=True)) == recomputes(graph, drops)
+    assert again_for(graph, sorted(drops, reverse=True)) == again_for(graph, drops)
 
 
 def test_a_tensor_dropped_twice_runs_twice():
@@ -171,7 +210,7 @@ def test_a_tensor_dropped_twice_runs_twice():
     drops = drop(graph, ("h1", "r1"), ("a0", "m1"))
     twice = replace(graph, ops=(*graph.ops, replace(graph.ops[-1], name="b0 again", outputs=())))
     assert [
-        r.name for r in recomputes(twice, drops | {(twice.tensor_index["a0"], len(graph.ops) - 1)})
+        r.name for r in again_for(twice, drops | {(twice.tensor_index["a0"], len(graph.ops) - 1)})
     ] == ["r0~2", "m1~2", "r0~3"]
 
 
@@ -183,13 +222,13 @@ def test_checkpointing_by_segments():
     problem = analyse(graph, FLAT)
     recomputable = candidates(problem)
     peaks = {
-        k: static_peak(apply(graph, segments(problem, recomputable, k))).bytes
+        k: static_peak(apply(graph, Segments(problem, recomputable).drops(k))).bytes
         for k in (2, 4, 8, 16)
     }
     assert static_peak(graph).bytes == 4 * (1 + 64 + 1)
     for k, peak in peaks.items():
         assert peak <= 4 * (1 + 64 / k + k + 4), k
-    again = recomputes(graph, segments(problem, recomputable, 8))
+    again = again_for(graph, Segments(problem, recomputable).drops(8))
     assert len({r.op for r in again}) == len(again) <= 56  # each op of 7 segments at most once
 
 
@@ -344,5 +383,5 @@ def test_an_op_that_runs_again_takes_the_first_name_that_is_free() -> None:
         replace(op, name={"b0": "m0~2", "b1": "m0~3"}.get(op.name, op.name)) for op in graph.ops
     )
     graph = Graph(graph.name, graph.tensors, ops)
-    again = recomputes(graph, drop(graph, ("h0", "r0")))
+    again = again_for(graph, drop(graph, ("h0", "r0")))
     assert [(r.op, r.before, r.name) for r in again] == [("m0", "m0~2", "m0~4")]

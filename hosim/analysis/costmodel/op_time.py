@@ -48,41 +48,44 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     """
     kernels = kernel_times_of(graph, hardware)
     sent, over_links = graph.derived_on(hardware, sent_bytes), bytes_per_s_over_links(hardware)
-    bandwidth = hardware.device.bandwidth_bytes_per_s
-    launch = hardware.compute.launch_ns
-    peaks: dict[str, int] = {}
-    efficiencies: dict[tuple[str, str], Fraction] = {}
     durations = graph.ops.column(lambda op: op.duration_ns or 0)
+    guessed: dict[int, int] = {}
+    """By code: all that are alike take the same, but for what they send."""
     for i in graph.ops.those(lambda op: op.duration_ns is None):
-        op = graph.ops.like(i)
+        code, op = graph.ops.codes[i], graph.ops.like(i)
         if i in kernels:
             durations[i] = kernels[i][0]
             continue
         if op.processor:
             durations[i] = _elsewhere_ns(op, hardware)
             continue
-        which = op.kind, op.dtype
-        if which not in efficiencies:
-            efficiencies[which] = efficiency_for(hardware.compute, *which)
-        scale, share = _NS_PER_S * efficiencies[which].denominator, efficiencies[which].numerator
-        busy = -(-op.bytes_accessed * scale // (bandwidth * share))
-        if op.flops:
-            if op.dtype not in peaks:
-                peaks[op.dtype] = _peak(op, hardware)
-            busy = max(busy, -(-_computed(op) * scale // (peaks[op.dtype] * share)))
+        if code not in guessed:
+            guessed[code] = _busy_ns(op, hardware)
+        busy = guessed[code]
         if over_links is not None and i in sent:
             busy = max(busy, -(-sent[i] * _NS_PER_S // over_links))
         if busy > LARGEST:
+            efficiency = efficiency_for(hardware.compute, op.kind, op.dtype)
             raise HardwareError(
                 f"op {graph.ops[i].name!r} would take more than 2^63-1 ns (292 years) at an "
-                f"efficiency of {float(efficiencies[which]):g}",
+                f"efficiency of {float(efficiency):g}",
                 where="compute",
             )
-        durations[i] = launch + busy
+        durations[i] = hardware.compute.launch_ns + busy
     return (
         tuple(durations)
         if hardware.software is None
         else durations_under(graph, hardware, hardware.software, durations)
+    )
+
+
+def _busy_ns(op: Op, hardware: Hardware) -> int:
+    """Nanoseconds of an op on the device by the roofline, without its launch."""
+    efficiency = efficiency_for(hardware.compute, op.kind, op.dtype)
+    scale, share = _NS_PER_S * efficiency.denominator, efficiency.numerator
+    busy = -(-op.bytes_accessed * scale // (hardware.device.bandwidth_bytes_per_s * share))
+    return (
+        max(busy, -(-_computed(op) * scale // (_peak(op, hardware) * share))) if op.flops else busy
     )
 
 

@@ -9,6 +9,8 @@ cdef int UNSET, AWAY, RETURN, STORE, LEAVE, TURN, STORE_TURN, TIER, FIELDS, STAR
 cdef int STAYS, AT_HOME, WITH_COPY, STARTS_BELOW, IS_STORE, IS_DETACH, IS_PREFETCH, NO_OP, PLACES, FIGURES
 cdef int BEGIN, NO_RETURN, PRESENT, NONE, TRIED, OF_TIER, BEST, LOOKED, SHARE, PARTS, STALL_WEIGHT, FAR
 
+cdef int READS, WRITES
+
 
 cdef class ChoiceCells:
     cdef int of_slot(self, int field, int s) noexcept
@@ -97,3 +99,23 @@ cdef class GapSweep(GapJudging):
     cdef int take_gap(self, int g, int i) noexcept
     cdef int return_of(self, int g, int i) noexcept
     cdef void reserve_times(self, int g, int tier, int trip) noexcept
+
+
+cdef class RerunWalk:
+    cdef readonly int places, reruns, drops
+    cdef readonly long long kept
+    cdef int stamp
+
+    cdef void find_until(self) noexcept
+    cpdef void walk(self, int drops) noexcept
+    cdef void make(self, int t, int at) noexcept
+    cdef int maker(self, int t, int at) noexcept
+    cdef void run_again(self, int f, int at) noexcept
+    cdef void run(self, int i) noexcept
+    cdef void touch(self, int t, int place) noexcept
+    cdef void end_copy(self, int t) noexcept
+    cdef void hold(self, int t, int first, int last) noexcept
+    cpdef int fill(self, int gap, int at, int most, int again) noexcept
+    cdef bint dead(self, int t, int at) noexcept
+    cdef int uses_before(self, int t, int at) noexcept
+    cdef int last_maker(self, int t, int end, int at) noexcept

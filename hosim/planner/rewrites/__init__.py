@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     )
     from hosim.planner.rewrites.recompute import (
         Candidate,
+        Reruns,
+        Segments,
         candidates,
         cheapest,
         recomputes,
-        segments,
     )
     from hosim.planner.rewrites.reorder import eager, reorder
 else:
@@ -28,12 +29,13 @@ else:
         {
             "graph_rewrites": "Variants rewriting",
             "processor_choice": "edits_tried groups_of halfway updated_in_place",
-            "recompute": "Candidate candidates cheapest recomputes segments",
+            "recompute": "Candidate Reruns Segments candidates cheapest recomputes",
             "reorder": "eager reorder",
         },
     )
 
 __all__ = [
-    "Candidate", "Variants", "candidates", "cheapest", "eager", "edits_tried", "groups_of",
-    "halfway", "recomputes", "reorder", "rewriting", "segments", "updated_in_place",
+    "Candidate", "Reruns", "Segments", "Variants", "candidates", "cheapest", "eager",
+    "edits_tried", "groups_of", "halfway", "recomputes", "reorder", "rewriting",
+    "updated_in_place",
 ]  # fmt: skip

@@ -19,7 +19,6 @@ from math import inf, sqrt
 
 import numpy as np
 
-from hosim.analysis import Numbers, edited_curve
 from hosim.analysis.costmodel.transfers import channel_bandwidth
 from hosim.cache_plan import AT_START, Plan
 from hosim.edits import Edits, edited
@@ -31,10 +30,14 @@ from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, check_fl
 from hosim.planner.rewrites.recompute import (
     Candidate,
     Drop,
+    Numbers,
+    Rerun,
+    Reruns,
+    Segments,
     candidates,
     cheapest,
+    countable,
     recomputes,
-    segments,
 )
 from hosim.planner.rewrites.reorder import eager
 from hosim.planner.rewrites.reorder import reorder as better_order
@@ -80,26 +83,27 @@ what is expected ranks them about as their plans do.
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A graph that follows from the workload by ``edits``, and how promising it is.
+    """A graph that follows from the workload by edits, and how promising it is.
 
-    ``among`` are those with the same order of the ops. ``again_ns`` is the time of the ops that run
-    again, ``excess_bytes`` what the static peak has above the budget. ``expected_ns`` is about what
+    ``among`` are those with the same order of the ops. ``reruns`` are the ops that run again for
+    its ``drops``, ``again_ns`` is their time, ``excess_bytes`` what the static peak has above the budget. ``expected_ns`` is about what
     a plan takes: what the peak has above the budget leaves before it and returns after it.
     """
 
     among: Variants
-    edits: Edits
     drops: frozenset[Drop]
+    reruns: tuple[Rerun, ...]
     again_ns: int
     excess_bytes: int
     expected_ns: float
 
     @cached_property
-    def graph(self) -> Graph:
-        """The graph that follows; made where it is asked for, as few variants are planned of those
+    def edits(self) -> Edits:
+        """What makes its graph; found where it is asked for, as few variants are planned of those
         that are weighed.
         """
-        return edited(self.among.problem.graph, recompute=self.edits.recompute)
+        again = recomputes(self.among.problem.graph, self.reruns)
+        return replace(self.among.edits, recompute=again)
 
 
 class Variants:
@@ -123,6 +127,10 @@ class Variants:
         """All that may run again."""
         return candidates(self.problem) if self._recompute else ()
 
+    @cached_property
+    def _segments(self) -> Segments:
+        return Segments(self.problem, self.recomputable)
+
     def __call__(self, drops: frozenset[Drop]) -> Variant:
         """The variant with these drops."""
         if drops not in self._known:
@@ -130,22 +138,17 @@ class Variants:
         return self._known[drops]
 
     def _weighed(self, drops: frozenset[Drop]) -> Variant:
-        again = recomputes(self.problem.graph, drops)
-        held_bytes, ops = edited_curve(self.problem.graph, again, self.problem.hardware.device_tier)
+        reruns = self.problem.graph.derived(Reruns, self.problem.hardware.device_tier)
+        again, held_bytes, ran = reruns(drops)
         above = np.maximum(held_bytes - self.budget, 0)
-        durations = self._durations[ops]
-        edits = replace(self.edits, recompute=again)
-        again_ns, excess_bytes = (
-            int(durations.sum() - self._durations.sum()),
-            int(above.max(initial=0)),
-        )
+        durations = self._durations[ran]
         return Variant(
             self,
-            edits,
             drops,
-            again_ns,
-            excess_bytes,
-            self._expected_ns(above, durations, np.maximum.accumulate(ops)),
+            again,
+            int(durations.sum() - self._durations.sum()),
+            int(above.max(initial=0)),
+            self._expected_ns(above, durations, np.maximum.accumulate(ran)),
         )
 
     def _expected_ns(self, above: Numbers, durations: Numbers, ops: Numbers) -> float:
@@ -182,7 +185,7 @@ class Variants:
         """The variant with the drops of a recipe."""
         if isinstance(recipe, float):
             return self(cheapest(self.problem, self.recomputable, int(self.budget * recipe)))
-        return self(segments(self.problem, self.recomputable, *recipe))
+        return self(self._segments.drops(*recipe))
 
     @property
     def known(self) -> Collection[Variant]:
@@ -281,9 +284,9 @@ def _may_start_below(problem: Problem) -> tuple[Numbers, Numbers]:
     """
     graph, count = problem.graph, len(problem.graph.ops)
     found = np.zeros((2, count + 1), np.int64)
-    for gap in problem.gaps:
+    for gap in [gap for gap in problem.gaps if gap.after == AT_START]:
         tensor = graph.tensors[gap.tensor]
-        if gap.after == AT_START and tensor.persistent:
+        if tensor.persistent:
             found[: 1 if graph.writers[gap.tensor] else 2, gap.before] -= tensor.size_bytes
             found[: 1 if graph.writers[gap.tensor] else 2, 0] += tensor.size_bytes
     below, clean = np.cumsum(found, axis=1)[:, :count]
@@ -331,7 +334,8 @@ def rewriting(reorder: bool, recompute: bool) -> Arm:
     """The arm that tries variants of the graph."""
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
-        if (reorder or recompute) and len(planned.problem.graph.ops) <= MOST_OPS:
+        graph = planned.problem.graph
+        if (reorder or recompute) and len(graph.ops) <= MOST_OPS and countable(graph):
             yield from _Rewrites(search, planned, recompute).steps(reorder)
 
     return steps
@@ -396,7 +400,7 @@ class _Rewrites:
     def _noted(self, order: Variants, weigh: Callable[[Variants], Iterable[Variant]]) -> None:
         known = len(order.known)
         for variant in weigh(order):
-            self._known.setdefault((variant.edits.order, variant.edits.recompute), variant)
+            self._known.setdefault((order, variant.reruns), variant)
         self._search.work.done += _OF_A_VARIANT * len(self._graph.ops) * (len(order.known) - known)
 
     def _most_promising(self) -> Variant | None:
@@ -417,7 +421,7 @@ class _Rewrites:
         ]
         return min(
             untried,
-            key=lambda variant: (self._estimate_ns(variant), len(variant.edits.recompute)),
+            key=lambda variant: (self._estimate_ns(variant), len(variant.reruns)),
             default=None,
         )
 
@@ -451,8 +455,10 @@ class _Rewrites:
         """Offer the plan of a sweep."""
         planned = self._search.plain
         if variant is not self._plain:
-            problem = None if variant.edits.recompute else variant.among.problem
-            planned = self._search.planned_graph(variant.graph, variant.edits, problem)
+            among, edits = variant.among.problem, variant.edits
+            graph = edited(among.graph, recompute=edits.recompute)
+            problem = None if variant.reruns else among
+            planned = self._search.planned_graph(graph, edits, problem)
         self._planned[planned] = variant
         with suppress(InfeasibleError):
             check_floor(planned.problem, self._search.budget_bytes)

@@ -17,17 +17,32 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-from hosim.analysis import Gap, initial_set
+import numpy as np
+import numpy.typing as npt
+
+from hosim.analysis import Gap, idle_below
 from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import AT_START
+from hosim.data.columns import NONE, READS, WRITES
 from hosim.edits import Recompute, why_once
+from hosim.engine.cells import fill, flags, forms_of, ints, longs, made_cells
 from hosim.graph import Graph
+from hosim.planner.hyperoffload import kernels
+from hosim.planner.hyperoffload.kernels import RerunWalk
 from hosim.planner.hyperoffload.tensor_choices import Problem
+from hosim.units import LARGEST
 
+Numbers = npt.NDArray[Any]
 Drop = tuple[int, int]
 """(tensor, op position): the tensor is let go after that op."""
+Rerun = tuple[int, int]
+"""(op position, op position): the first op runs again just before the other."""
 
 _CHAIN = 64
 """Ops that one candidate runs again at most."""
@@ -62,197 +77,150 @@ def candidates(problem: Problem) -> tuple[Candidate, ...]:
     Each with the cheaper by byte of two ways for inputs that are dead by then: run their producers
     again too, or keep them. O(gaps x chain).
     """
-    graph = problem.graph
-    producers = graph.derived(_Producers)
+    graph, below = problem.graph, problem.below[:1]
+    reruns = graph.derived(Reruns, problem.hardware.device_tier)
+
+    @cache
+    def transfer_ns(size: int) -> int | None:
+        ways = [alone_ns(problem.hardware, c.name, size) for t in below for c in (t.down, t.up)]
+        return sum(ways) if ways else None
+
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
     found = []
     for gap in problem.gaps:
-        if (
-            gap.returns
-            and gap.after != AT_START
-            and not graph.survives[gap.tensor]
-            and graph.tensors[gap.tensor].size_bytes
-        ):
-            fillings = [
-                filling
-                for again in (True, False)
-                if (filling := _candidate(problem, producers, gap, again)) is not None
-            ]
-            if fillings:
-                found.append(
-                    min(fillings, key=lambda filling: (filling.ns_per_byte, len(filling.drops)))
-                )
+        t, after, *_ = gap
+        size = sizes[t]
+        if not size or after == AT_START or graph.survives[t] or not gap.returns:
+            continue
+        chain, drops, kept_bytes = again = reruns.filling(gap, True)
+        simple = chain and not drops and not kept_bytes  # no input is dead
+        ways = (again,) if simple else (again, reruns.filling(gap, False))
+        fillings = [
+            Candidate(
+                gap,
+                ((t, after), *drops),
+                chain,
+                sum([problem.durations[f] for f in chain]),
+                size - kept_bytes,
+                transfer_ns(size),
+            )
+            for chain, drops, kept_bytes in ways
+            if chain and kept_bytes < size
+        ]
+        if fillings:
+            found.append(
+                min(fillings, key=lambda filling: (filling.ns_per_byte, len(filling.drops)))
+            )
     return tuple(found)
 
 
-def _candidate(problem: Problem, producers: _Producers, gap: Gap, again: bool) -> Candidate | None:
-    """The candidate that runs producers of dead inputs ``again``, or keeps those inputs; ``None``
-    if it cannot be, or saves nothing.
+def countable(graph: Graph) -> bool:
+    """Return whether 64 bits hold all that :class:`Reruns` adds up: each tensor up to three times
+    at once, and a workspace.
     """
-    graph = problem.graph
-    chain: list[int] = []
-    drops: list[Drop] = [(gap.tensor, gap.after)]
-    kept: set[int] = set()
-    todo, seen = [gap.tensor], {gap.tensor}
-    while todo:
-        t = todo.pop()
-        f = producers.maker(t, gap.before)
-        if f is None:
-            if t == gap.tensor:
-                return None
-            kept.add(t)
-            continue
-        if t != gap.tensor:
-            drops.append((t, producers.last_use(t, gap.before)))
-        if f in chain:
-            continue
-        chain.append(f)
-        if len(chain) > _CHAIN:
-            return None
-        for x in producers.ops[f].inputs:
-            if x not in seen and not producers.alive(x, gap.before):
-                seen.add(x)
-                if again:
-                    todo.append(x)
-                else:
-                    kept.add(x)
-    size = graph.tensors[gap.tensor].size_bytes
-    saved = size - sum(graph.tensors[x].size_bytes for x in kept)
-    if saved <= 0:
-        return None
-    fastest = problem.below[0] if problem.below else None
-    transfer = (
-        alone_ns(problem.hardware, fastest.down.name, size)
-        + alone_ns(problem.hardware, fastest.up.name, size)
-        if fastest
-        else None
-    )
-    return Candidate(
-        gap,
-        tuple(drops),
-        tuple(sorted(chain)),
-        sum(problem.durations[f] for f in chain),
-        saved,
-        transfer,
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+    return (
+        4 * sum(sizes) + max(graph.ops.column(lambda op: op.workspace_bytes), default=0) < LARGEST
     )
 
 
-class _Producers:
-    """The ops that write each tensor, and those that use it; positions ascending."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.ops = graph.ops.items
-        self.initial = graph.derived(initial_set)
-        self.writes = graph.writers
-        self._until: dict[int, int] = {}
-
-    def maker(self, t: int, at: int) -> int | None:
-        """The op that can make, before op ``at``, the contents that the tensor has there; ``None``
-        if none can.
-        """
-        k = bisect_left(self.writes[t], at)
-        if not k:
-            return None
-        f = self.writes[t][k - 1]
-        until = self._until.get(f)
-        if until is None:
-            until = self._until[f] = self._same_until(f)
-        return f if at <= until and not self.graph.survives[t] else None
-
-    def _same_until(self, f: int) -> int:
-        """The last op before which an op would do again what it did: the first that writes what it
-        reads; -1 if it may not run again.
-        """
-        if why_once(self.graph, self.ops[f]):
-            return -1
-        writers = [self.writes[t] for t in self.ops[f].inputs]
-        following = [each[k] for each in writers if (k := bisect_left(each, f)) < len(each)]
-        return min(following, default=len(self.ops))
-
-    def last_use(self, t: int, at: int) -> int:
-        """The last use of a tensor before op ``at``."""
-        return self.graph.users[t][bisect_left(self.graph.users[t], at) - 1]
-
-    def alive(self, t: int, at: int) -> bool:
-        """Return whether the tensor is still there at op ``at`` if nothing is dropped: it survives,
-        or somebody uses it then or later.
-        """
-        return self.graph.survives[t] or self.graph.users[t][-1] >= at
-
-
-def recomputes(graph: Graph, drops: Iterable[Drop]) -> tuple[Recompute, ...]:
-    """The ops that are recomputed if ``drops`` are made, in the order in which they do; O(uses +
-    drops).
+class Reruns:
+    """What runs again in a graph if tensors are dropped, and what the device holds then; for
+    :meth:`Graph.derived`. ``form`` is that of the kernel: the one that runs here.
     """
-    return _RecomputeWalk(graph, drops).run()
 
+    def __init__(self, graph: Graph, device_tier: str, form: type[RerunWalk] | None = None) -> None:
+        ops, tensors, users = graph.ops, graph.tensors, graph.compact_users
+        starts = np.zeros(len(tensors), bool)
+        starts[list(set(graph.initial) - idle_below(graph, device_tier))] = True
+        survives = np.array(graph.survives, bool)
+        of, used, does = _uses(graph)
+        given: dict[str, Any] = {
+            "ops": len(ops),
+            "tensors": len(tensors),
+            "uses": len(used),
+            "use_from": ints(np.searchsorted(of, np.arange(len(ops) + 1))),
+            "use_tensor": ints(used),
+            "use_flags": flags(does),
+            "user_from": ints(np.array(users.begin)),
+            "user": ints(np.array(users.listed)),
+            "user_flags": flags(np.array(users.flags)),
+            "survives": flags(survives),
+            "size": longs(tensors.numbers(lambda tensor: tensor.size_bytes, "q")),
+            "workspace": longs(ops.numbers(lambda op: op.workspace_bytes, "q")),
+            "pure": flags([not why_once(graph, op) for op in ops]),
+            "starts": flags(starts),
+            "ends": flags(survives | (starts & (np.array(users.first) == NONE))),
+        }
+        self._cells = given | made_cells(RerunWalk, given)
+        self._walk = (form or _walk_form())(self._cells)
 
-class _RecomputeWalk:
-    """``absent`` are the tensors dropped and not made again yet."""
-
-    def __init__(self, graph: Graph, drops: Iterable[Drop]) -> None:
-        self.graph = graph
-        self.producers = graph.derived(_Producers)
-        self.ops = self.producers.ops
-        self.dropped: dict[int, list[int]] = {}
-        for t, after in sorted(set(drops)):
-            self.dropped.setdefault(after, []).append(t)
-        self.absent: set[int] = set()
-        self.found: list[Recompute] = []
-        self.times: dict[int, int] = {}
-
-    def run(self) -> tuple[Recompute, ...]:
-        ops, users = self.ops, self.graph.users
-        to_come = [
-            i for i in self.dropped if 0 <= i < len(ops)
-        ]  # a tensor is dropped there, or an absent one used
-        heapq.heapify(to_come)
-        while to_come:
-            i = heapq.heappop(to_come)
-            if to_come and to_come[0] == i:
-                continue
-            for t in ops[i].reads:
-                if t in self.absent:
-                    self._make(t, i)
-            self.absent.difference_update(ops[i].outputs)
-            for t in self.dropped.get(i, ()):
-                self.absent.add(t)
-                following = bisect_right(users[t], i)
-                if following < len(users[t]):
-                    heapq.heappush(to_come, users[t][following])
-        return tuple(self.found)
-
-    def _make(self, t: int, at: int) -> None:
-        """Make an absent tensor again before op ``at``, and before that what its producer needs and
-        is absent.
-
-        Depth first, without recursion: chains are long.
+    def __call__(self, drops: Iterable[Drop]) -> tuple[tuple[Rerun, ...], Numbers, Numbers]:
+        """The ops that run again if ``drops`` are made, in the order in which they do; the bytes
+        that the device then holds while each op runs, and which op that is; O(uses).
         """
-        stack = [t]
-        while stack:
-            t = stack[-1]
-            f = self.producers.maker(t, at) if t in self.absent else None
-            missing = [x for x in self.ops[f].inputs if x in self.absent] if f is not None else []
-            if missing:
-                stack += missing
-                continue
-            stack.pop()
-            if t in self.absent:
-                self._again(t, f, at)
+        ordered = sorted([(after, t) for t, after in drops])
+        for k, name in enumerate(("drop_after", "drop_tensor")):
+            fill(self._cells[name], [drop[k] for drop in ordered])
+        self._walk.walk(len(ordered))
+        rerun, before = self._listed(self._walk.reruns, "rerun", "rerun_before")
+        held, ran = [np.array(self._cells[name][: self._walk.places]) for name in ("held", "ran")]
+        return tuple(zip(rerun, before, strict=True)), held, ran
 
-    def _again(self, t: int, f: int | None, at: int) -> None:
-        self.absent.discard(t)
-        if f is None:
-            return  # it cannot be made again: so it has been kept
-        ops = self.ops
-        count = self.times.get(f, 1) + 1
-        while f"{ops[f].name}~{count}" in self.graph.op_index:
-            count += 1
-        self.times[f] = count
-        self.found.append(Recompute(ops[f].name, ops[at].name, f"{ops[f].name}~{count}"))
-        self.absent.difference_update(
-            [x for x in ops[f].outputs if self.producers.maker(x, at) == f]
+    def filling(self, gap: Gap, again: bool) -> tuple[tuple[int, ...], tuple[Drop, ...], int]:
+        """The ops that make a tensor again at the end of a gap, the drops of dead inputs that they
+        make ``again``, too, and the bytes of those that are kept instead; no ops if that cannot be.
+        """
+        count = self._walk.fill(gap.tensor, gap.before, _CHAIN, again)
+        (chain,) = self._listed(count, "chain")
+        tensors, ops = self._listed(self._walk.drops, "drop_tensor", "drop_after")
+        return tuple(sorted(chain)), tuple(zip(tensors, ops, strict=True)), self._walk.kept
+
+    def _listed(self, count: int, *names: str) -> list[list[int]]:
+        return [list(self._cells[name][:count]) for name in names]
+
+
+def _uses(graph: Graph) -> tuple[Numbers, Numbers, Numbers]:
+    """The ops that use tensors, in their order, with each tensor once; and what each does with
+    it.
+    """
+    of, field = graph.ops.naming()
+    listed = field < graph.ops.lists.index("deps")
+    of, used = of[listed], np.asarray(graph.ops.named)[listed]
+    does = np.array([READS, WRITES, READS | WRITES], "B")[field[listed]]
+    if len(graph.compact_users.flags) < len(used):  # some tensors are in two lists of an op
+        _, first, which = np.unique(
+            of * np.int64(len(graph.tensors)) + used, return_index=True, return_inverse=True
         )
+        together = np.zeros(len(first), "B")
+        np.bitwise_or.at(together, which, does)
+        order = np.argsort(first)
+        of, used, does = of[first[order]], used[first[order]], together[order]
+    return of, used, does
+
+
+@cache
+def _walk_form() -> type[RerunWalk]:
+    """The kernel as it runs here, compiled or not."""
+
+    def load() -> ModuleType:
+        from hosim.planner.hyperoffload import compiled_search
+
+        return compiled_search
+
+    return forms_of([RerunWalk], load, Path(kernels.__file__).parent)[0]
+
+
+def recomputes(graph: Graph, reruns: Iterable[Rerun]) -> tuple[Recompute, ...]:
+    """Reruns by name; each gets the first name that is free."""
+    ops, times, found = graph.ops, dict[int, int](), []
+    for f, before in reruns:
+        count = times.get(f, 1) + 1
+        while f"{ops[f].name}~{count}" in graph.op_index:
+            count += 1
+        times[f] = count
+        found.append(Recompute(ops[f].name, ops[before].name, f"{ops[f].name}~{count}"))
+    return tuple(found)
 
 
 # -- sets of drops
@@ -289,76 +257,79 @@ def cheapest(
     return frozenset(taken)
 
 
-def segments(
-    problem: Problem, recomputable: Sequence[Candidate], count: int, stay: int = 1
-) -> frozenset[Drop]:
-    """Activation checkpointing in ``count`` segments.
+class Segments:
+    """Activation checkpointing: what is made and used within one segment of the step before its
+    turn is dropped.
 
-    All that is made and used within one segment before the turn of the step is dropped, except in
-    the last ``stay``. The turn is where most bytes of candidates wait. Segments weigh about the
-    same in these bytes, and are cut where the fewest bytes cross. Tensors that cross are the
-    checkpoints. O(tensors + ops).
+    The turn is where most bytes of candidates wait. Segments weigh about the same in these bytes,
+    and are cut where the fewest bytes cross. Tensors that cross are the checkpoints. O(tensors +
+    ops), and each set of drops O(tensors).
     """
-    graph = problem.graph
-    ops = len(graph.ops)
-    waiting = [0] * (ops + 2)
-    for candidate in recomputable:
-        waiting[candidate.gap.after + 1] += graph.tensors[candidate.gap.tensor].size_bytes
-        waiting[candidate.gap.before] -= graph.tensors[candidate.gap.tensor].size_bytes
-    level = list(accumulate(waiting))
-    turn = max(range(ops), key=level.__getitem__, default=0)
-    producers = graph.derived(_Producers)
-    made: list[tuple[int, int, int]] = []  # (tensor, made by, last use up to the turn)
-    crossing = [0] * (ops + 2)
-    for t, users in enumerate(graph.users):
-        if (
-            not graph.survives[t]
-            and producers.writes[t]
-            and users[0] < turn
-            and t not in producers.initial
-        ):
-            last = producers.last_use(t, turn + 1)
-            made.append((t, users[0], last))
-            crossing[users[0] + 1] += graph.tensors[t].size_bytes
-            crossing[last + 1] -= graph.tensors[t].size_bytes
-    crossing = list(accumulate(crossing))
-    cuts = [0, *_cuts(problem, recomputable, turn, crossing, count), turn + 1]
-    end = cuts[max(0, len(cuts) - 1 - stay)]
-    return frozenset(
-        (t, last)
-        for t, first, last in made
-        if last < end and bisect_left(cuts, first + 1) == bisect_left(cuts, last + 1)
-    )
+
+    def __init__(self, problem: Problem, recomputable: Sequence[Candidate]) -> None:
+        graph, sizes = problem.graph, [t.size_bytes for t in problem.graph.tensors.each()]
+        count = len(graph.ops)
+        gaps = [candidate.gap for candidate in recomputable]
+        waits = [(sizes[gap.tensor], gap.after + 1, gap.before) for gap in gaps]
+        level = _level(count, waits)
+        self._turn = turn = max(range(count), key=level.__getitem__, default=0)
+        self._made: list[tuple[int, int, int]] = []
+        """Tensors, each with what makes it, and its last use up to the turn."""
+        for t, users in enumerate(graph.users):
+            if (
+                users
+                and users[0] < turn
+                and not graph.survives[t]
+                and graph.writers[t]
+                and t not in problem.initial
+            ):
+                self._made.append((t, users[0], users[bisect_right(users, turn) - 1]))
+        self._crossing = _level(count, [(sizes[t], f + 1, last + 1) for t, f, last in self._made])
+        weight = [0] * (turn + 2)
+        for size, after, before in waits:
+            if after <= turn < before:
+                weight[after] += size
+        self._weight = list(accumulate(weight))
+
+    def drops(self, count: int, stay: int = 1) -> frozenset[Drop]:
+        """The drops of ``count`` segments, but for those in the last ``stay``."""
+        cuts = [0, *self._cuts(count), self._turn + 1]
+        end = cuts[max(0, len(cuts) - 1 - stay)]
+        return frozenset(
+            [
+                (t, last)
+                for t, first, last in self._made
+                if last < end and bisect_left(cuts, first + 1) == bisect_left(cuts, last + 1)
+            ]
+        )
+
+    def _cuts(self, count: int) -> list[int]:
+        """Positions before which a segment begins: near equal shares of the waiting bytes, where
+        the fewest bytes cross.
+        """
+        weight, crossing, turn = self._weight, self._crossing, self._turn
+        total = weight[-1]
+        cuts: list[int] = []
+        for k in range(1, count):
+            low = bisect_left(weight, total * (4 * k - 1) // (4 * count))
+            high = min(turn, bisect_left(weight, total * (4 * k + 1) // (4 * count)))
+            begin = max(low, cuts[-1] + 1 if cuts else 1)
+            if begin <= high:
+                cuts.append(
+                    min(
+                        range(begin, high + 1),
+                        key=lambda i: (crossing[i], abs(weight[i] * count - total * k)),
+                    )
+                )
+        return cuts
 
 
-def _cuts(
-    problem: Problem,
-    recomputable: Sequence[Candidate],
-    turn: int,
-    crossing: Sequence[int],
-    count: int,
-) -> list[int]:
-    """Positions before which a segment begins: near equal shares of the waiting bytes, where the
-    fewest bytes cross.
+def _level(count: int, held: Iterable[tuple[int, int, int]]) -> list[int]:
+    """The bytes at each of ``count`` positions and the one after them, of what is held from one
+    position up to another.
     """
-    weight = [0] * (turn + 2)
-    for candidate in recomputable:
-        if candidate.gap.after < turn < candidate.gap.before:
-            weight[candidate.gap.after + 1] += problem.graph.tensors[
-                candidate.gap.tensor
-            ].size_bytes
-    weight = list(accumulate(weight))
-    total = weight[-1]
-    cuts: list[int] = []
-    for k in range(1, count):
-        low = bisect_left(weight, total * (4 * k - 1) // (4 * count))
-        high = min(turn, bisect_left(weight, total * (4 * k + 1) // (4 * count)))
-        begin = max(low, cuts[-1] + 1 if cuts else 1)
-        if begin <= high:
-            cuts.append(
-                min(
-                    (crossing[i], abs(weight[i] * count - total * k), i)
-                    for i in range(begin, high + 1)
-                )[2]
-            )
-    return cuts
+    change = [0] * (count + 2)
+    for size, begin, end in held:
+        change[begin] += size
+        change[end] -= size
+    return list(accumulate(change))

@@ -42,7 +42,7 @@ def _between_uses(graph: Graph) -> tuple[tuple[Gap, ...], ...]:
             tuple(
                 [
                     gap
-                    for gap in tensor_gaps(graph, t)
+                    for gap in graph.derived(tensor_gaps)[t]
                     if gap.after != AT_START and gap.before < end and gap.returns
                 ]
             )

@@ -406,7 +406,7 @@ class _G10:
                 and self.graph.users[t]
                 and self.graph.tensors[t].persistent
             ):
-                for gap in tensor_gaps(self.graph, t):
+                for gap in self.graph.derived(tensor_gaps)[t]:
                     if gap.before == end or (
                         gap.after == AT_START and gap.before > 0 and gap.returns
                     ):

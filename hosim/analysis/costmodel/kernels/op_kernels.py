@@ -143,7 +143,8 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
         return {}
     distribution = _distribution(graph)
     wanted: defaultdict[tuple[str, str, str, float], dict[Sizes, list[int]]] = defaultdict(dict)
-    for i, op in enumerate(graph.ops.each()):
+    alike = graph.ops.alike
+    for code, op in enumerate(alike):
         if (
             op.kernel
             and op.duration_ns is None
@@ -155,32 +156,33 @@ def kernel_times(graph: Graph, hardware: Hardware) -> Mapping[int, Timed]:
                 _label(op, hardware),
             )
             which = op.kernel, label, spread, _weight_bytes(op, label)
-            wanted[which].setdefault(op.sizes, []).append(i)
+            wanted[which].setdefault(op.sizes, []).append(code)
     times: dict[int, Timed] = {}
+    """By code: all that are alike take the same."""
     for (kernel, dtype, spread, weight_bytes), places in wanted.items():
-        first = graph.ops[next(iter(places.values()))[0]]
-        _check(first, [graph.ops[at[0]] for at in places.values()])
+        first = alike[next(iter(places.values()))[0]]
+        _check(first, [alike[at[0]] for at in places.values()])
         found = kernel_us(hardware, kernel, dtype, spread, list(places), weight_bytes)
         if found is not None:
             best = best_for(hardware, DTYPES[dtype].compute) if kernel in _PRODUCTS else None
             for (us, origin), at in zip(found, places.values(), strict=True):
                 if not 0 <= us <= LARGEST / 1000:
-                    name = graph.ops[at[0]].name
+                    name = alike[at[0]].name
                     raise HardwareError(
                         f"op {name!r} would take {us:.3g} us as a kernel {kernel!r}; expected up "
                         "to 2^63-1 ns; check its constants",
                         where=f"compute.kernels.{kernel}",
                     )
-                for i in at:
+                for code in at:
                     floor = -(
-                        -graph.ops[i].bytes_accessed
+                        -alike[code].bytes_accessed
                         * _NS_PER_S
                         // hardware.device.bandwidth_bytes_per_s
                     )
                     if best is not None and origin == MODEL:
-                        floor = max(floor, -(-graph.ops[i].flops * _NS_PER_S // best))
-                    times[i] = max(ceil(us * 1000), floor), origin
-    return times
+                        floor = max(floor, -(-alike[code].flops * _NS_PER_S // best))
+                    times[code] = max(ceil(us * 1000), floor), origin
+    return {i: times[code] for i, code in enumerate(graph.ops.codes) if code in times}
 
 
 def _label(op: Op, hardware: Hardware) -> str:

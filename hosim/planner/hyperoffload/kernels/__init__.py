@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from hosim.planner.hyperoffload.kernels.gap_sweep import GapSweep
     from hosim.planner.hyperoffload.kernels.lowered_choices import LoweredChoices
+    from hosim.planner.hyperoffload.kernels.rerun_walk import RerunWalk
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -49,6 +50,7 @@ else:
             "gap_judging": "BEST GapJudging LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT TRIED",
             "gap_sweep": "GapSweep",
             "lowered_choices": "LoweredChoices",
+            "rerun_walk": "RerunWalk",
         },
     )
 
@@ -56,5 +58,5 @@ __all__ = [
     "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
     "RETURN", "SAVE", "SAVE_TURN", "SHARE", "STALL_WEIGHT", "START",
     "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TRIED", "TURN", "UNSET", "WITH_COPY",
-    "ChoiceCells", "GapJudging", "GapSweep", "LoweredChoices", "form_of",
+    "ChoiceCells", "GapJudging", "GapSweep", "LoweredChoices", "RerunWalk", "form_of",
 ]  # fmt: skip

@@ -8,15 +8,19 @@ at first those of a replay without any wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
+from operator import add
 from typing import Any
+
+import numpy as np
 
 from hosim.analysis import Gap, HappensBefore, initial_set, needed_bytes, tensor_gaps
 from hosim.analysis.costmodel import machine_of_copies, op_durations
 from hosim.cache_plan import AT_START
+from hosim.data.columns import NONE
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -113,7 +117,7 @@ def analyse(
 
     Raises :class:`InfeasibleError` where no channels lead from a home below, or back to it.
     """
-    durations = op_durations(graph, hardware)
+    durations = graph.derived_on(hardware, op_durations)
     start, end = times or unhindered(graph, durations)
     below = fastest_tiers(machine_of_copies(graph, hardware))
     refuse_other_processors(graph, "the planner plans for ops of the device alone")
@@ -125,22 +129,15 @@ def analyse(
     }
     if times is None:  # else it has been replayed
         _ways_home(graph, hardware, starts_below)
-    gaps: list[Gap] = []
     count = len(graph.ops)
-    change = [0] * (count + 2)
-    for t, users in enumerate(graph.users):
-        tensor = graph.tensors[t]
-        held_from, held_to = _held(graph, t, users, count, t in starts_below)
-        change[held_from] += tensor.size_bytes
-        change[held_to] -= tensor.size_bytes
-        found = tensor_gaps(graph, t)
-        if t in starts_below:  # it is below at both ends of the step, whatever the plan
-            found = [gap for gap in found if gap.after != AT_START and gap.before < count]
-        gaps += found
-    held, level = [], 0
-    for i in range(count + 1):
-        level += change[i]
-        held.append(level + (graph.ops[i].workspace_bytes if i < count else 0))
+    gaps = [*chain.from_iterable(graph.derived(tensor_gaps))]
+    if starts_below:  # they are below at both ends of the step, whatever the plan
+        gaps = [
+            gap
+            for gap in gaps
+            if gap.tensor not in starts_below or (gap.after != AT_START and gap.before < count)
+        ]
+    held = _held(graph, starts_below)
     return Problem(
         graph,
         hardware,
@@ -149,7 +146,7 @@ def analyse(
         tuple(end),
         below,
         tuple(gaps),
-        tuple(held),
+        held,
         graph.derived(needed_bytes),
         starts_below,
     )
@@ -172,23 +169,25 @@ def with_gaps_between_neighbours(problem: Problem) -> Problem:
     return replace(problem, gaps=tuple(sorted(gaps, key=lambda gap: (gap.tensor, gap.after))))
 
 
-def _held(
-    graph: Graph, t: int, users: Sequence[int], count: int, starts_below: bool
-) -> tuple[int, int]:
-    """Op positions from and up to which a tensor is in the device tier if nothing moves that need
-    not.
+def _held(graph: Graph, starts_below: Collection[int]) -> tuple[int, ...]:
+    """Bytes in the device tier while each op runs, and after the last one, if nothing moves that
+    need not.
     """
-    initial = t in graph.derived(initial_set)
-    if not users and not initial:  # neither there nor ever made
-        return 0, 0
-    if initial and not starts_below:
-        first = 0
-    else:
-        first = users[0] if users else 0
-    if starts_below:
-        return first, users[-1] + 1 if users else first
-    last = count + 1 if graph.survives[t] or not users else users[-1] + 1
-    return first, last
+    users, count = graph.compact_users, len(graph.ops)
+    first, last = np.array(users.first), np.array(users.last)
+    initial, below = np.zeros((2, len(users)), bool)
+    initial[list(graph.initial)] = below[list(starts_below)] = True
+    stays = np.array(graph.survives, bool) | (last == NONE)
+    begin = np.where((first == NONE) | (initial & ~below), 0, first)
+    end = np.where(stays & ~below, count + 1, last + 1)
+    end[(first == NONE) & ~(initial & ~below)] = 0  # neither there nor ever made
+    change = [0] * (count + 2)
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+    for size, since, until in zip(sizes, begin.tolist(), end.tolist(), strict=True):
+        change[since] += size
+        change[until] -= size
+    workspaces = [*graph.ops.column(lambda op: op.workspace_bytes), 0]
+    return tuple(map(add, accumulate(change[:-1]), workspaces))
 
 
 def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[int]]:
