@@ -115,7 +115,7 @@ def _summed(figures: Sequence[_Figures], plan: Plan, hardware: Hardware, kind: s
     if kind == ALONG_THE_PATH:
         stalls = peaks = ()
     factors = plan.graph.derived_on(hardware, DrawnTimes).factors(
-        plan.graph.derived_on(hardware, op_durations)
+        op_durations(plan.graph, hardware)
     )
     return Draws(makespans, stalls, peaks, _sources(makespans, factors), kind)
 
@@ -290,7 +290,7 @@ def _along(plan: Plan, hardware: Hardware, timeline: Timeline | None, count: int
         return []
     times, nominal = (
         plan.graph.derived_on(hardware, DrawnTimes),
-        plan.graph.derived_on(hardware, op_durations),
+        op_durations(plan.graph, hardware),
     )
     drawn = times.durations(nominal, count)
     channels = {channel.name: channel for channel in hardware.channels}

@@ -159,7 +159,7 @@ def free_bytes(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> li
         ),
     )
     uses = memory_uses(graph, hardware, durations)
-    crossing = sent_bytes(graph, hardware)  # copies slow these on fabrics alone
+    crossing = graph.derived_on(hardware, sent_bytes)  # copies slow these on fabrics alone
     found = []
     for i, duration in enumerate(durations):
         if i not in uses or i in crossing:
