@@ -95,7 +95,7 @@ def plan(
     fits, held, absences = planner.fits(), planner.held.copy(), planner.absences.copy()
     planner.advance_prefetches()
     made = insert(graph, hardware, "g10", planner.absences, initial)
-    if fits or engine.replay(made, hardware, budget_bytes).feasible:
+    if fits or engine.verdict(made, hardware, budget_bytes).feasible:
         return made
     planner.held, planner.absences = held, absences
     planner.evict_unreserved()
