@@ -179,9 +179,14 @@ class LoopReplay:
         if status == ASYMMETRIC:
             raise UncoveredError(FOR_SOME)
         now, transfers = table.cells["scalars"][0], table.cells["scalars"][2]
-        if max(now, int(np.max(self.table.cells["size"])), 1) * (transfers + 1) > LARGEST:
+        if max(now, self._largest, 1) * (transfers + 1) > LARGEST:
             raise UncoveredError(TOO_LARGE)  # sums of waits and of bytes
         return status == ENDED and self._persists()
+
+    @cached_property
+    def _largest(self) -> int:
+        """Bytes of the largest tensor."""
+        return int(np.max(self.table.cells["size"]))
 
     def _persists(self) -> bool:
         """Return whether what survives the step is valid again where it was at time 0 (rule 2)."""

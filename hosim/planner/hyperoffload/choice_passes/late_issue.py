@@ -17,7 +17,7 @@ from statistics import mean
 
 from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import PREFETCH, Plan
-from hosim.data.draws import FEW_DRAWS
+from hosim.data.draws import DRAWS, FEW_DRAWS
 from hosim.engine import later_draws, replay, times_of, verdict
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
@@ -53,7 +53,8 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = v
         return plan
     if plan.search is None or not plan.search.draws:
         plan = _drawn(plan, hardware, budget_bytes)
-    kept = mended(plan, hardware, budget_bytes, judge)
+    tried = plan.search is not None and plan.search.draws == DRAWS  # and mended, by the search
+    kept = plan if tried else mended(plan, hardware, budget_bytes, judge)
     if kept.search is None or not kept.search.failed:
         return kept
     said = f"does not fit in {kept.search.failed} of {kept.search.draws} draws of op and copy times"
