@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 
 from hosim.analysis.happens_before import HappensBefore
@@ -33,9 +34,21 @@ class Points:
     after: Sequence[int]
     number: dict[int, int]
 
-    def at(self, i: int) -> int:
-        """The set of point ``i`` alone; empty if the op is no point."""
-        return 1 << self.number[i] if i in self.number else 0
+    @cached_property
+    def by_begin(self) -> Sequence[int]:
+        """By op, the points that precede it, with itself if it is one."""
+        return self._and_itself(self.before)
+
+    @cached_property
+    def by_end(self) -> Sequence[int]:
+        """By op, the points that it precedes, with itself if it is one."""
+        return self._and_itself(self.after)
+
+    def _and_itself(self, side: Sequence[int]) -> Sequence[int]:
+        found = list(side)
+        for i, k in self.number.items():
+            found[i] |= 1 << k
+        return found
 
 
 def points_of(graph: Graph, ops: Sequence[int]) -> Points:

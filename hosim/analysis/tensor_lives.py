@@ -10,18 +10,19 @@ about to be overwritten unread has no gap.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hosim.analysis.happens_before import HappensBefore
 from hosim.analysis.pressure_points import Points
 from hosim.cache_plan import AT_START
+from hosim.data.graph_parts import Op
 from hosim.graph import Graph
 
 
-@dataclass(frozen=True, slots=True)
-class LifeGap:
+class LifeGap(NamedTuple):
     """A time between two uses; the first three fields are sets of points.
 
     ``inside`` are those that lie in the gap. ``by_begin`` had ended when it begins, or are what it
@@ -39,8 +40,7 @@ class LifeGap:
     ends_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class LifeVersion:
+class LifeVersion(NamedTuple):
     """Contents of a tensor: points that have ended when they come to be, and points that do not
     start before they are overwritten.
 
@@ -52,8 +52,7 @@ class LifeVersion:
     begins_at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Life:
+class Life(NamedTuple):
     """The properties that a group of tensors has in common.
 
     ``starts``: they hold contents at time 0. ``first_read``: their first use reads these.
@@ -128,26 +127,17 @@ def _life(
     every = (1 << len(points.ops)) - 1
     chain = graph.users[t] if order.single else tuple(_one_after_the_other(order, graph.users[t]))
     gaps = []
-    version = 0
-    before = AT_START
-    for u in (*chain, None):
-        if before != AT_START and t in ops[before].writes:
-            version += 1
-        if (u is None and survives) or (
-            u is not None and t in ops[u].reads and (before != AT_START or starts)
-        ):
-            inside = (
-                (points.after[before] if before != AT_START else every)
-                & (points.before[u] if u is not None else every)
-                & ~uses
-            )
-            if inside or (starts and (before == AT_START or u is None)):
-                by_begin = _up_to(points.before, points, before)
-                by_end = _up_to(points.after, points, u)
-                ends_at = len(points.ops) if u is None else points.number.get(u, -1)
-                gaps.append(LifeGap(inside, by_begin, by_end, u is not None, version, ends_at))
-        if u is not None:
-            before = u
+    for since, u in zip((AT_START, *chain), (*chain, None), strict=True):
+        until = every if u is None else points.before[u]
+        inside = (points.after[since] if since != AT_START else every) & until & ~uses
+        if not inside and not (starts and (since == AT_START or u is None)):
+            continue
+        if survives if u is None else (_reads(ops[u], t) and (starts or since != AT_START)):
+            by_begin = 0 if since == AT_START else points.by_begin[since]
+            by_end = 0 if u is None else points.by_end[u]
+            ends_at = len(points.ops) if u is None else points.number.get(u, -1)
+            version = bisect_right(writers, since)
+            gaps.append(LifeGap(inside, by_begin, by_end, u is not None, version, ends_at))
     if not gaps:
         return None
     wanted = {gap.version for gap in gaps} | {len(writers)}
@@ -158,12 +148,12 @@ def _life(
             writers[v] if v < len(writers) else None,
         )
         span = LifeVersion(
-            _up_to(points.before, points, writer),
-            _up_to(points.after, points, rewriter),
+            0 if writer == AT_START else points.by_begin[writer],
+            0 if rewriter is None else points.by_end[rewriter],
             points.number.get(writer, -1),
         )
         versions.append((v, span))
-    first_read = starts and t in ops[chain[0]].reads
+    first_read = starts and _reads(ops[chain[0]], t)
     return Life(
         starts,
         first_read,
@@ -175,6 +165,10 @@ def _life(
     )
 
 
+def _reads(op: Op, t: int) -> bool:
+    return t in op.inputs or t in op.mutates
+
+
 def _one_after_the_other(order: HappensBefore, users: Sequence[int]) -> Iterator[int]:
     """Some of the users, each of which has ended when the next one starts. Those that write are
     among them: they wait for all before.
@@ -184,10 +178,3 @@ def _one_after_the_other(order: HappensBefore, users: Sequence[int]) -> Iterator
         if order.ended_by(last, u):
             yield u
             last = u
-
-
-def _up_to(side: Sequence[int], points: Points, op: int | None) -> int:
-    """The points on one side of an op, itself included if it is one; none for the start
-    (:data:`AT_START`) and the end (``None``).
-    """
-    return 0 if op is None or op == AT_START else side[op] | points.at(op)

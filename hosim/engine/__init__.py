@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from hosim.engine.program_account import program_account
     from hosim.engine.program_base import ProgramBase, one_for_all
     from hosim.engine.program_table import ProgramTable
-    from hosim.engine.replay import replay, replay_stages, times_of
+    from hosim.engine.replay import replay, replay_stages, times_of, verdict
     from hosim.engine.resident_step import most_needed, resident_step, with_room
     from hosim.engine.slack import replayed_latitudes, with_slack
 else:
@@ -42,7 +42,7 @@ else:
             "program_account": "program_account",
             "program_base": "ProgramBase one_for_all",
             "program_table": "ProgramTable",
-            "replay": "replay replay_stages times_of",
+            "replay": "replay replay_stages times_of verdict",
             "resident_step": "most_needed resident_step with_room",
             "slack": "replayed_latitudes with_slack",
         },
@@ -53,5 +53,5 @@ __all__ = [
     "Ledger", "MemoryBudget", "ProgramBase", "ProgramTable", "UncoveredError", "later_draws",
     "make_arena", "most_needed", "one_for_all", "program_account", "read_budget", "replay",
     "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",
-    "times_of", "with_room", "with_slack",
+    "times_of", "verdict", "with_room", "with_slack",
 ]  # fmt: skip

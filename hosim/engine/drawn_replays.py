@@ -26,7 +26,6 @@ from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine.cells import fill, longs
 from hosim.engine.decisions import Remembering
 from hosim.engine.flow_table import TOO_LARGE, WORK_BITS, UncoveredError
-from hosim.engine.loop_cells import LOW
 from hosim.engine.program_base import LONGEST_NS, one_for_all
 from hosim.engine.replay_by_loop import LoopReplay, check_loop
 from hosim.errors import PlanError
@@ -115,7 +114,7 @@ def _summed(figures: Sequence[_Figures], plan: Plan, hardware: Hardware, kind: s
     if kind == ALONG_THE_PATH:
         stalls = peaks = ()
     factors = plan.graph.derived_on(hardware, DrawnTimes).factors(
-        plan.graph.derived_on(hardware, op_durations)
+        op_durations(plan.graph, hardware)
     )
     return Draws(makespans, stalls, peaks, _sources(makespans, factors), kind)
 
@@ -142,6 +141,7 @@ def _replayed(
     replay, figures = new(), list[_Figures]()
     durations = times.durations(replay.base.durations, count)
     replay.check(durations)
+    durations = replay.least(durations)
     again = (
         plan.runtime is not None or jitter is not None
     )  # what such a replay has changed is not all put back
@@ -171,42 +171,49 @@ class _DrawnReplay(LoopReplay):
         super().__init__(plan, hardware, budget_bytes, jitter, compete, policy)
         cells, tensors = self.table.cells, plan.graph.tensors
         self._begun = self.table.kept()
-        kinds = {tensor.kind for tensor in tensors}
         self._factors = {
             (c, kind): times.copies(channel, kind, count)
             for c, channel in enumerate(hardware.channels)
-            for kind in kinds
-        }
-        self._sent = {
-            i: self._flowing("send", i) for i in range(cells["ops"]) if cells["send_class"][i] >= 0
+            for kind in {tensor.kind for tensor in tensors.alike}
         }
         self._host_ns, self._host_copies = (
             np.array(cells[name], "q") for name in ("host_ns", "host_copies")
         )
-        pace = np.asarray(cells["pace_of"])[: cells["ops"]]
-        self._least = np.where(
-            pace < 0, 0, np.asarray(cells["launch"])[np.maximum(pace, 0)] + 1
-        )  # copies slow down what comes after
-        planned = [k for k in range(self.table.base[len(tensors)]) if cells["copies"][k]]
-        self._called = np.bincount(
-            [cells["move_after"][k] + 1 for k in planned], minlength=len(self._host_copies)
+        self._said = np.array(self.base.durations, "q")
+        sends = np.asarray(cells["send_class"])[: len(self._said)] >= 0
+        self._sent = np.where(sends, self._flowing("send"), 0.0) if sends.any() else None
+        (planned,) = np.nonzero(np.asarray(cells["copies"])[: self.table.base[len(tensors)]])
+        after, channels, of_tensors = (
+            np.asarray(cells[f"move_{name}"])[planned] for name in ("after", "channel", "tensor")
         )
-        alike: dict[tuple[int, int, str], int] = {}
+        self._called = np.bincount(after + 1, minlength=len(self._host_copies))
+        kinds = tensors.column(lambda tensor: tensor.kind)
+        rows = zip(
+            self._flowing("move")[planned].tolist(),
+            channels.tolist(),
+            [kinds[t] for t in of_tensors.tolist()],
+            strict=True,
+        )
+        alike: dict[tuple[float, int, str], int] = {}
         self._of = np.zeros(self.table.places, np.intp)
-        for k in planned:
-            which = (
-                self._flowing("move", k),
-                cells["move_channel"][k],
-                tensors[cells["move_tensor"][k]].kind,
-            )
-            self._of[k] = alike.setdefault(which, len(alike))
-        self._alike = list(alike) or [(0, 0, "")]
-
-    def _flowing(self, what: str, k: int) -> int:
-        """What flows of a transfer or a collective."""
-        return (int(self.table.cells[f"{what}_high"][k]) << 62) + int(
-            self.table.cells[f"{what}_low"][k]
+        self._of[planned] = [alike.setdefault(row, len(alike)) for row in rows]
+        self._moved = np.array(
+            [flowing * self._factors[c, kind] for flowing, c, kind in alike] or [np.zeros(count)]
         )
+        """What flows of each kind of transfer, by draw."""
+        self._own("duration", *([] if self._sent is None else ["send_high", "send_low"]))
+
+    def _own(self, *names: str) -> None:
+        """Let arrays that all plans share be this table's own, to be changed."""
+        cells = self.table.cells
+        for name in names:
+            cells[name] = longs(np.array(cells[name], "q"))
+        self.table.loop.take(cells)
+
+    def _flowing(self, what: str) -> npt.NDArray[np.float64]:
+        """What flows of each transfer or collective, or the work of ops of each pace."""
+        limbs = [self.table.cells[f"{what}_{limb}"] for limb in ("high", "low")]
+        return np.array([float((high << 62) + low) for high, low in zip(*limbs, strict=True)])
 
     def _volume(self, t: int, channel: int) -> int | None:
         volume, size = super()._volume(t, channel), self.plan.graph.tensors[t].size_bytes
@@ -220,37 +227,34 @@ class _DrawnReplay(LoopReplay):
         """
         cells = self.table.cells
         pace = np.asarray(cells["pace_of"])[: cells["ops"]]
-        whole = np.asarray(cells["whole_high"], float) * 2.0**62 + np.asarray(
-            cells["whole_low"], float
-        )
+        whole = self._flowing("whole")
         works = [0.0, *(durations.max(axis=0)[pace >= 0] * whole[pace[pace >= 0]])]
         if max(works) >= 2.0**WORK_BITS or durations.sum(axis=1).max(initial=0) >= LONGEST_NS:
             raise UncoveredError(TOO_LARGE)
 
+    def least(self, durations: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Nanoseconds of each op by draw, or so much more that copies slow down what comes after
+        its launch.
+        """
+        cells, said = self.table.cells, self._said
+        pace = np.asarray(cells["pace_of"])[: cells["ops"]]
+        launched = np.where(pace < 0, 0, np.asarray(cells["launch"])[np.maximum(pace, 0)] + 1)
+        return np.maximum(durations, np.where(said > 0, np.minimum(launched, said), 0))
+
     def drawn(self, d: int, durations: npt.NDArray[np.int64]) -> _Figures:
         """The figures of a draw, with these nanoseconds of each op."""
-        cells, said = self.table.cells, np.array(self.base.durations, "q")
-        cells["duration"] = longs(
-            np.where(said > 0, np.maximum(durations, np.minimum(self._least, said)), durations)
-        )
+        cells = self.table.cells
+        fill(cells["duration"], durations)
         if cells["hosted"]:
             said = self._host_ns.max(initial=0)  # the first op always has a call of its own
             ns = round(said * self._calls[d])
-            cells["host_ns"] = longs(np.where(self._host_ns > 0, ns, 0))
-            cells["host_copies"] = longs(self._host_copies + self._called * (ns - said))
+            fill(cells["host_ns"], np.where(self._host_ns > 0, ns, 0))
+            fill(cells["host_copies"], self._host_copies + self._called * (ns - said))
         self._copies = lambda channel, t: self._factors[channel, self.plan.graph.tensors[t].kind][d]
-        self._put_limbs(
-            "move",
-            [whole * self._factors[c, kind][d] if whole else 0 for whole, c, kind in self._alike],
-            self._of,
-        )
-        if self._sent:
-            sent = [
-                self._sent.get(i, 0) * (drawn / ns if ns else 1.0)
-                for i, (drawn, ns) in enumerate(zip(durations, said, strict=True))
-            ]
-            self._put_limbs("send", sent, np.arange(len(sent)))
-        self.table.loop.take(cells)
+        self._put_limbs("move", self._moved[:, d], self._of)
+        if self._sent is not None:
+            longer = durations / np.maximum(self._said, 1)
+            self._put_limbs("send", self._sent * np.where(self._said > 0, longer, 1.0))
         self.table.put_back(self._begun)
         fill(cells["stalls"], [0] * len(cells["stalls"]))
         fill(cells["peak"], cells["held"])
@@ -263,19 +267,17 @@ class _DrawnReplay(LoopReplay):
         stalls = sum(cells["stalls"][main : main + len(STALL_CAUSES)]) if main >= 0 else 0
         return makespan, stalls, cells["peak"][cells["device"]]
 
-    def _put_limbs(self, what: str, volumes: Sequence[float], of: npt.NDArray[np.intp]) -> None:
-        high, low = np.array([_limbs(volume) for volume in volumes], "q").T
-        self.table.cells[f"{what}_high"], self.table.cells[f"{what}_low"] = (
-            longs(high[of]),
-            longs(low[of]),
-        )
-
-
-def _limbs(volume: float) -> tuple[int, int]:
-    whole = round(volume)
-    if whole.bit_length() > WORK_BITS:
-        raise UncoveredError(TOO_LARGE)
-    return whole >> 62, whole & LOW
+    def _put_limbs(
+        self, what: str, volumes: npt.NDArray[np.float64], of: npt.NDArray[np.intp] | None = None
+    ) -> None:
+        """Let these volumes flow, in two limbs each, of which ``of`` says which each one has."""
+        whole = np.rint(volumes)
+        if whole.max(initial=0.0) >= 2.0**WORK_BITS:
+            raise UncoveredError(TOO_LARGE)
+        high = np.floor(whole / 2.0**62)
+        for limb, numbers in (("high", high), ("low", whole - high * 2.0**62)):  # both are exact
+            number = numbers.astype("q")
+            fill(self.table.cells[f"{what}_{limb}"], number if of is None else number[of])
 
 
 # -- along the chain
@@ -290,7 +292,7 @@ def _along(plan: Plan, hardware: Hardware, timeline: Timeline | None, count: int
         return []
     times, nominal = (
         plan.graph.derived_on(hardware, DrawnTimes),
-        plan.graph.derived_on(hardware, op_durations),
+        op_durations(plan.graph, hardware),
     )
     drawn = times.durations(nominal, count)
     channels = {channel.name: channel for channel in hardware.channels}

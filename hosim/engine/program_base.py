@@ -164,11 +164,11 @@ def base_of(graph: Graph, hardware: Hardware, competes: bool) -> ProgramBase:
 
 
 def _competing(graph: Graph, hardware: Hardware) -> ProgramBase:
-    return jittered_base(graph, hardware, True, graph.derived_on(hardware, op_durations))
+    return jittered_base(graph, hardware, True, op_durations(graph, hardware))
 
 
 def _apart(graph: Graph, hardware: Hardware) -> ProgramBase:
-    return jittered_base(graph, hardware, False, graph.derived_on(hardware, op_durations))
+    return jittered_base(graph, hardware, False, op_durations(graph, hardware))
 
 
 def jittered_base(
@@ -177,13 +177,13 @@ def jittered_base(
     """Like :func:`base_of`, with other durations: what copies slow down follows from what ops take
     without jitter.
     """
-    uses = copy_uses(graph, hardware, graph.derived_on(hardware, op_durations), competes)
+    uses = copy_uses(graph, hardware, op_durations(graph, hardware), competes)
     return ProgramBase(
         graph,
         with_memories(hardware) if competes else hardware,
         durations,
         uses,
-        sent_bytes(graph, hardware),
+        graph.derived_on(hardware, sent_bytes),
     )
 
 

@@ -150,6 +150,25 @@ def replay(
     return _drawn(result, plan, hardware, whole, jitter, compete, time.perf_counter() - begin)
 
 
+def verdict(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
+    """Like :func:`replay`, for who asks of a plan that does not fit, or that breaks a rule on the
+    way, only that: its ``error`` does not say why, as the loop does not know.
+    """
+    if plan.graph.elsewhere:
+        _check_other_processors(plan, MemoryCount())
+    begin = time.perf_counter()
+    policy = None if plan.runtime is None else Remembering(plan.runtime())
+    try:
+        with no_collection():
+            check_measured_on(plan.workload, hardware)
+            check_loop(hardware, one_for_all(hardware), False)
+            result = looped(plan, hardware, budget_bytes, None, None, policy, "does not fit")
+    except UncoveredError:
+        return replay(plan, hardware, budget_bytes)
+    assert result is not None
+    return _drawn(result, plan, hardware, budget_bytes, None, None, time.perf_counter() - begin)
+
+
 def _covered(by_loop: Callable[[], Result | None], forced: bool) -> Result | None:
     """What the loop says; ``None`` where it does not cover what is asked, an error if ``forced``."""
     try:

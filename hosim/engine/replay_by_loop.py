@@ -53,23 +53,25 @@ def looped(
     jitter: Jitter | None,
     compete: bool | None,
     policy: RuntimePolicy | None,
+    error: str | None = None,
 ) -> Result | None:
-    """The result of a plan; ``None`` where it does not end well: the reference says why. Of several
-    devices one stands for all.
+    """The result of a plan; where it does not end well, it says ``error``, or ``None`` stands for
+    it: the reference says why. Of several devices one stands for all.
 
     ``policy`` is the one that decides during the replay, if there is one.
 
     Raises :class:`UncoveredError` for what the loop does not cover.
     """
     replay = LoopReplay(plan, hardware, budget_bytes, jitter, compete, policy)
-    if not replay.ends_well():
+    well = replay.ends_well()
+    if not well and error is None:
         return None
     graph, several = plan.graph, hardware.devices > 1
     modelled = (
         result_figures.tells_slowing(graph, replay.base.sent, compete),
         several and bool(meeting_ranks(graph)),
     )
-    did = replay.outcome()
+    did = replay.outcome(None if well else error)
     result = result_figures.of_device(did, plan, hardware, budget_bytes, jitter, modelled, LOOP)
     return (
         result_figures.together([result], [[ledger] for ledger in did.ledgers], hardware, True)
@@ -107,7 +109,7 @@ class LoopReplay:
                 graph,
                 hardware,
                 competes,
-                jittered(plan, graph.derived_on(hardware, op_durations), jitter, 0, {}),
+                jittered(plan, op_durations(graph, hardware), jitter, 0, {}),
             )
         self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
@@ -177,9 +179,14 @@ class LoopReplay:
         if status == ASYMMETRIC:
             raise UncoveredError(FOR_SOME)
         now, transfers = table.cells["scalars"][0], table.cells["scalars"][2]
-        if max(now, int(np.max(self.table.cells["size"])), 1) * (transfers + 1) > LARGEST:
+        if max(now, self._largest, 1) * (transfers + 1) > LARGEST:
             raise UncoveredError(TOO_LARGE)  # sums of waits and of bytes
         return status == ENDED and self._persists()
+
+    @cached_property
+    def _largest(self) -> int:
+        """Bytes of the largest tensor."""
+        return int(np.max(self.table.cells["size"]))
 
     def _persists(self) -> bool:
         """Return whether what survives the step is valid again where it was at time 0 (rule 2)."""
@@ -210,8 +217,8 @@ class LoopReplay:
             tuple(cells["op_begun"][:count]), tuple(cells["op_over"][:count]), tuple(transfers)
         )
 
-    def outcome(self) -> result_figures.Outcome:
-        """Return the counts of the loop."""
+    def outcome(self, error: str | None) -> result_figures.Outcome:
+        """Return the counts of the loop; ``error`` says that the plan does not fit."""
         cells, graph = self.table.cells, self.plan.graph
         makespan = max([cells["scalars"][3], *cells["free_since"]])
         streams = {}
@@ -243,7 +250,7 @@ class LoopReplay:
         slowed = sum(cells["slowed"][: cells["streams"]])
         made = {} if self.decisions is None else self.decisions.made
         return result_figures.Outcome(
-            None, makespan, streams, slowed, 0, ledgers, channels, made, None, None
+            error, makespan, streams, slowed, 0, ledgers, channels, made, None, None
         )
 
 

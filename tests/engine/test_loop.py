@@ -18,7 +18,7 @@ from test_naive_collectives import with_collectives
 from test_naive_without_dma import without_dma
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.engine import replay
+from hosim.engine import replay, verdict
 from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.graph import GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
@@ -137,6 +137,28 @@ def test_runtime_policies(data: st.DataObject) -> None:
     except InfeasibleError:
         return
     compared(plan, machine, budget, jitter=data.draw(JITTERS))
+
+
+@given(st.data())
+def test_verdicts_are_replays_without_reasons(data: st.DataObject) -> None:
+    machine = data.draw(hardware(fabrics=True, uneven=True))
+    graph = data.draw(graphs(8, 3, homes=[tier.name for tier in machine.tiers]))
+    plan = data.draw(wild_plans(graph, machine))
+    if data.draw(st.booleans()):
+        machine = sized(machine, graph)
+    budget = data.draw(st.sampled_from((60, 200, machine.device.capacity_bytes)))
+    judged = verdict(plan, machine, budget)
+    try:
+        whole = replay(plan, machine, budget)
+    except PlanError:
+        assert not judged.feasible
+        return
+    assert judged.feasible == whole.feasible
+    if whole.feasible:
+        assert judged == whole
+    else:
+        assert judged.error
+        assert judged.makespan_ns is None
 
 
 def test_what_the_loop_covers() -> None:

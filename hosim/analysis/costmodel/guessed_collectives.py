@@ -61,7 +61,7 @@ def guessed_collectives_line(graph: Graph, hardware: Hardware) -> str | None:
     found = graph.derived_on(hardware, guessed_collectives)
     if not found:
         return None
-    durations = graph.derived_on(hardware, op_durations)
+    durations = op_durations(graph, hardware)
     share = 100 * sum([durations[i] for i in found]) / max(1, sum(durations))
     return (
         f"{counted(len(found), 'collective')} ({share:.2g} % of the time of all ops) "

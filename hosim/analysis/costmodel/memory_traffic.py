@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from hosim.analysis.costmodel.op_time import kernel_times_of
+from hosim.analysis.costmodel.op_time import kernel_times_of, op_durations
 from hosim.analysis.costmodel.peaks import efficiency_for
 from hosim.graph import Graph
 from hosim.hardware import Fabric, Hardware
@@ -103,8 +103,18 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
     as alone.
 
     An op that uses memory bandwidth but leaves enough for all channels of the device tier does not
-    count.
+    count. Those of :func:`~hosim.analysis.costmodel.op_time.op_durations` are kept with the graph.
     """
+    if durations is op_durations(graph, hardware):
+        return graph.derived_on(hardware, _uses_alone)
+    return _all_uses(graph, hardware, durations)
+
+
+def _uses_alone(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:
+    return _all_uses(graph, hardware, op_durations(graph, hardware))
+
+
+def _all_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> dict[int, MemoryUse]:
     uses = _uses_at(graph, hardware, durations, "")
     for processor in dict.fromkeys([graph.ops[i].processor for i in graph.elsewhere]):
         uses |= _uses_at(graph, hardware, durations, processor)
@@ -122,6 +132,7 @@ def copy_uses(
     uses = memory_uses(graph, hardware, durations) if competes else {}
     if not any(hardware.copied_by_ops):
         return uses
+    uses = uses.copy()
     kernels = kernel_times_of(graph, hardware)
     held: dict[int, MemoryUse] = {}
     for i, op in enumerate(graph.ops.each()):

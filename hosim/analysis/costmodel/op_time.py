@@ -44,8 +44,13 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     (docs/contract.md, rule 19). Under a runtime ops on the device take what
     :mod:`hosim.analysis.costmodel.runtime_times` says. For an op that runs on another processor these are
     one device's part of the processor and of its tier (docs/contract.md, rule 20). Raises
-    :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak.
+    :class:`HardwareError` for an op with FLOP in a dtype for which the profile has no peak. They are
+    kept with the graph.
     """
+    return graph.derived_on(hardware, _durations)
+
+
+def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     kernels = kernel_times_of(graph, hardware)
     sent, over_links = graph.derived_on(hardware, sent_bytes), bytes_per_s_over_links(hardware)
     durations = graph.ops.column(lambda op: op.duration_ns or 0)

@@ -159,14 +159,17 @@ def free_bytes(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> li
         ),
     )
     uses = memory_uses(graph, hardware, durations)
-    crossing = sent_bytes(graph, hardware)  # copies slow these on fabrics alone
+    crossing = graph.derived_on(hardware, sent_bytes)  # copies slow these on fabrics alone
+    left_of = {
+        key: max(0.0, float(use.reached - use.used))
+        for key, use in {id(use): use for use in uses.values()}.items()
+    }  # most ops use as much as others
     found = []
     for i, duration in enumerate(durations):
         if i not in uses or i in crossing:
             found.append(most * duration / 1e9)
             continue
-        launch = uses[i].launch_ns
-        left = max(0.0, float(uses[i].reached - uses[i].used))
+        launch, left = uses[i].launch_ns, left_of[id(uses[i])]
         found.append((min(most, left) * (duration - launch) + most * launch) / 1e9)
     return found
 
@@ -369,7 +372,7 @@ def _bound(
     of_lives = lives(graph, points, starts, asked.repeats)
     groups = _groups(graph, of_lives, passages, 0 if quick else _APART)
     needed = graph.derived(needed_bytes)
-    free = free_bytes(graph, machine, durations) if machine is not hardware else None
+    free = free_bytes(graph, hardware, durations) if machine is not hardware else None
     times = _times(graph, durations, earliest, tail, points, free)
     program = TrafficProgram(
         points, groups, [needed[i] for i in points.ops], capacity, passages, times

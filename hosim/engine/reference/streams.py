@@ -55,9 +55,9 @@ class PlannedOps:
         ops = plan.graph.ops
         self.where = [tier_of(op, hardware) for op in ops]
         self.reads, self.writes, self.uses = plan.graph.derived(tensors_of)
-        self.durations: Sequence[int] = plan.graph.derived_on(hardware, op_durations)
+        self.durations: Sequence[int] = op_durations(plan.graph, hardware)
         self.slowed = copy_uses(plan.graph, hardware, self.durations, competes)
-        self.sent = sent_bytes(plan.graph, hardware)
+        self.sent = plan.graph.derived_on(hardware, sent_bytes)
         self.queues: dict[str, list[int]] = {name: [] for name in plan.graph.streams}
         for i, op in enumerate(ops):
             self.queues[op.stream].append(i)

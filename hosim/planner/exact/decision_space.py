@@ -295,7 +295,8 @@ def _lower(graph: Graph, hardware: Hardware) -> tuple[JoinedTier, ...]:
             ]
             shared = any(d > f.bandwidth_bytes_per_s for d, f in zip(demand, fabrics, strict=True))
             shared = shared or (
-                any([f.collectives for f in fabrics]) and bool(sent_bytes(graph, hardware))
+                any([f.collectives for f in fabrics])
+                and bool(graph.derived_on(hardware, sent_bytes))
             )
             shared = shared or channel.queue is not None
             if channel.engines > 1 or shared:

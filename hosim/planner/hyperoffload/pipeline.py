@@ -15,7 +15,7 @@ from typing import Unpack
 from hosim.base.search_control import EndFields, SearchRecord
 from hosim.cache_plan import Plan
 from hosim.data.draws import DRAWS, FEW_DRAWS
-from hosim.engine import replay
+from hosim.engine import replay, verdict
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -75,7 +75,7 @@ def search(
     placement: Placement | None = None,
     arms: Sequence[Arm] = (),
     needed: Sequence[Arm] = (),
-    judge: Judge = replay,
+    judge: Judge = verdict,
     **ends: Unpack[EndFields],
 ) -> Evaluation:
     """Like :func:`plan`, with the choices and the replay's result.
@@ -105,7 +105,7 @@ def search(
             run.run(arms, (sweeping(placement), fitting, *described), (), needed, when)
         if run.chosen is None or run.chosen.outcome.cost.infeasible:
             raise InfeasibleError(
-                _explain(run), report=(run.chosen and run.chosen.outcome.result.error) or ""
+                _explain(run), report="" if run.chosen is None else _error(run, run.chosen)
             )
         chosen = run.tidied(run.chosen, faster=False)
         return _judged(*_steadiest(run, chosen, [] if when.within else run.alike()), run.tried)
@@ -189,9 +189,16 @@ def _explain(run: Search) -> str:
     """Return the reason that nothing fits."""
     floor, budget = max(run.plain.problem.floor_bytes, default=0), run.budget_bytes
     below = f"; of the tiers below, {run.full}" if run.full else ""
-    error = run.best.outcome.result.error if run.best is not None else ""
+    error = "" if run.best is None else _error(run, run.best)
     return (
         f"no plan found within {human_size(budget)} ({budget} B); the largest single op uses "
         f"{human_size(floor)} ({floor} B), "
         f"the budget below which none can exist{below}; the best attempt ended with: {error}"
     )
+
+
+def _error(run: Search, found: Found) -> str:
+    """Return why a plan does not fit."""
+    plan, result = found.outcome.plan, found.outcome.result
+    again = run.judge is verdict and not result.feasible
+    return (replay(plan, run.hardware, run.budget_bytes) if again else result).error or ""

@@ -23,7 +23,7 @@ from hosim.analysis.costmodel.spreads import has_draws
 from hosim.analysis.lower_bounds import LowerBounds, bound_of_result_ns
 from hosim.base.search_control import SearchProgress, present_planning
 from hosim.edits import Edits
-from hosim.engine import replay, replayed_latitudes
+from hosim.engine import replayed_latitudes, verdict
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, SPREAD
@@ -117,7 +117,7 @@ class PlannedGraph:
         if self._simulator is None:
             graph, within = self.problem.graph, self.evaluate.budget_bytes
             closer = len(graph.streams) > 1 or len(graph.ops) <= _FEW
-            if self.evaluate.judge is not replay and not outcome.cost.infeasible:
+            if self.evaluate.judge is not verdict and not outcome.cost.infeasible:
                 within = outcome.result.peak_bytes[self.problem.hardware.device_tier]
             self._simulator = PlanSimulator(
                 with_gaps_between_neighbours(self.problem) if closer else self.problem, within

@@ -30,7 +30,7 @@ from hosim.analysis import static_curve
 from hosim.analysis.costmodel import op_durations
 from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import Plan
-from hosim.engine import replay
+from hosim.engine import verdict
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -78,7 +78,7 @@ def plan(
 def _floor(graph: Graph, hardware: Hardware, budget_bytes: int, moved: Sequence[Absence]) -> int:
     """The peak with everything moved; all of the budget where it does not fit even then."""
     try:
-        result = replay(insert(graph, hardware, _NAME, moved), hardware, budget_bytes)
+        result = verdict(insert(graph, hardware, _NAME, moved), hardware, budget_bytes)
     except InfeasibleError:
         return budget_bytes
     return result.peak_bytes[hardware.device_tier] if result.feasible else budget_bytes

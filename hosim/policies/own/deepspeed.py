@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from hosim.analysis import homes_below
 from hosim.cache_plan import Plan
-from hosim.engine import replay
+from hosim.engine import verdict
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -91,7 +91,7 @@ def superoffload(
     """The plan: parameters on the device if that fits."""
     try:
         made = planned_around(graph, hardware, budget_bytes, resident.plan)
-        fits = replay(made, hardware, budget_bytes).feasible
+        fits = verdict(made, hardware, budget_bytes).feasible
     except InfeasibleError:
         fits = False
     if fits:

@@ -38,7 +38,7 @@ from collections.abc import Sequence
 from itertools import accumulate, product
 
 from hosim.cache_plan import Plan
-from hosim.engine import replay
+from hosim.engine import verdict
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.schedule.tiers_below import EVEN, FASTEST, part
@@ -93,12 +93,12 @@ def plan(
     if not search:
         return best
     kinds = {tensor.kind for tensor in graph.tensors}
-    fastest = replay(best, hardware, budget_bytes).makespan_ns
+    fastest = verdict(best, hardware, budget_bytes).makespan_ns
     for c, a in product(
         _shares(cache, "kv_cache" in kinds), _shares(activations, "activation" in kinds)
     ):
         tried = split(c, a)
-        took = replay(tried, hardware, budget_bytes).makespan_ns
+        took = verdict(tried, hardware, budget_bytes).makespan_ns
         if took is not None and (fastest is None or took < fastest):
             best, fastest = tried, took
     return best

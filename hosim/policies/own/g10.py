@@ -30,8 +30,10 @@ first uses.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heapreplace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -51,7 +53,6 @@ from hosim.planner.schedule import (
     insert,
 )
 from hosim.planner.schedule.tiers_below import (
-    LowerTier,
     Placement,
     nearest_tiers,
     read_placement,
@@ -95,7 +96,7 @@ def plan(
     fits, held, absences = planner.fits(), planner.held.copy(), planner.absences.copy()
     planner.advance_prefetches()
     made = insert(graph, hardware, "g10", planner.absences, initial)
-    if fits or engine.replay(made, hardware, budget_bytes).feasible:
+    if fits or engine.verdict(made, hardware, budget_bytes).feasible:
         return made
     planner.held, planner.absences = held, absences
     planner.evict_unreserved()
@@ -124,12 +125,14 @@ class Slots:
         """The position behind the slot in which a transfer of ``ns`` ends that takes all free time
         from slot ``start`` on; with ``reserve`` it takes it.
         """
-        i = start
+        i, free, following = start, self._free, self._next
         while ns > 0:
-            i = _halved(self._next, i)
+            while following[i] != i:
+                following[i] = following[following[i]]
+                i = following[i]
             if i >= self._count:
                 return self._count
-            ns -= self._taken(i, ns, reserve)
+            ns -= self._reserved(i, ns) if reserve else free[i]
             i += 1
         return i
 
@@ -137,34 +140,27 @@ class Slots:
         """The slot in which a transfer of ``ns`` must start that takes all free time before slot
         ``end``; -1 if there is not as much. With ``reserve`` it takes it.
         """
-        i = end
+        i, free, previous = end, self._free, self._previous
         while ns > 0:
-            i = _halved(self._previous, i)
+            while previous[i] != i:
+                previous[i] = previous[previous[i]]
+                i = previous[i]
             if i <= 0:
                 return -1
             i -= 1
-            ns -= self._taken(i, ns, reserve)
+            ns -= self._reserved(i, ns) if reserve else free[i]
         return i
 
-    def _taken(self, i: int, ns: int, reserve: bool) -> int:
+    def _reserved(self, i: int, ns: int) -> int:
         taken = min(ns, self._free[i])
-        if reserve:
-            self._free[i] -= taken
-            if not self._free[i]:
-                self._close(i)
+        self._free[i] -= taken
+        if not self._free[i]:
+            self._close(i)
         return taken
 
     def _close(self, i: int) -> None:
         self._next[i] = i + 1
         self._previous[i + 1] = i
-
-
-def _halved(following: list[int], i: int) -> int:
-    """The end of the chain from ``i`` on, which is half as long after."""
-    while following[i] != i:
-        following[i] = following[following[i]]
-        i = following[i]
-    return i
 
 
 _Durations = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -271,6 +267,19 @@ class IdleTimes:
             self._looks += 1
 
 
+class _Way(NamedTuple):
+    """Nanoseconds that a tensor's transfers to a tier below and back take alone."""
+
+    tier: str
+    down_ns: int
+    up_ns: int
+
+    @property
+    def ns(self) -> int:
+        """There and back."""
+        return self.down_ns + self.up_ns
+
+
 class _G10:
     """Memory and bandwidth by op, and the absences decided so far."""
 
@@ -290,16 +299,16 @@ class _G10:
         self.sizes = [tensor.size_bytes for tensor in graph.tensors]
         self.durations = np.array(op_durations(graph, hardware), dtype=np.int64)
         self.begins = np.concatenate(([0], np.cumsum(self.durations)))
+        self._instants: list[int] = self.begins.tolist()
         self.held = held_bytes(graph, hardware.device_tier)
         self.tiers = nearest_tiers(machine_of_copies(graph, hardware))
         self.space = space_below(graph, hardware, residency, rule)
         self.rule = rule
-        self.lower = {b.name: b for b in self.tiers}
         self.down = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
         self.up = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
         self.absences: list[Absence] = []
         self._gone: dict[Absence, int] = {}
-        self._times: dict[tuple[str, int], int] = {}
+        self._known: dict[int, dict[str, _Way]] = {}
 
     # -- what starts below
     # -------------------------------------------------------------------------------------
@@ -315,14 +324,10 @@ class _G10:
         )
         for gap in away:
             t, tier = gap.tensor, self.residency[gap.tensor][0]
-            lower = self.lower.get(tier)
+            way = self._ways(t).get(tier)
             if gap.after == AT_START:
                 start = (
-                    self.up[tier].start_before(
-                        gap.before, self._time(lower.up.name, t), reserve=True
-                    )
-                    if lower
-                    else 0
+                    self.up[tier].start_before(gap.before, way.up_ns, reserve=True) if way else 0
                 )
                 self._take(
                     Absence(t, AT_START, gap.before, AT_START, AT_START, max(start, 0) - 1, tier),
@@ -332,10 +337,8 @@ class _G10:
             else:
                 written = bool(self.graph.writers[t])
                 free = gap.after + 1
-                if lower and written:
-                    free = self.down[tier].end_after(
-                        free, self._time(lower.down.name, t), reserve=True
-                    )
+                if way and written:
+                    free = self.down[tier].end_after(free, way.down_ns, reserve=True)
                 self._take(Absence(t, gap.after, end, gap.after, gap.after, end, tier), free, end)
 
     # -- eviction
@@ -346,11 +349,9 @@ class _G10:
         per time of a round trip.
         """
         found = list(self._idle_times()) if self.tiers else []
+        nearest = self.tiers[0].name if self.tiers else ""
         per_ns = np.array(
-            [
-                self.sizes[gap.tensor] / (self._round_trip(self.tiers[0], gap.tensor) or 1)
-                for gap in found
-            ]
+            [self.sizes[gap.tensor] / (self._ways(gap.tensor)[nearest].ns or 1) for gap in found]
         )
         above = OverTime(self.durations, self.held > self.line)
         idle = IdleTimes(found, per_ns, above)
@@ -416,46 +417,42 @@ class _G10:
         """Evict over the idle time, to the tier that the rule prefers, or the slowest that is free,
         else to any; says if it could.
         """
-        length = int(self.begins[gap.before] - self.begins[gap.after + 1])
+        begin = gap.after + 1
+        length = self._instants[gap.before] - self._instants[begin]
+        ways = self._ways(gap.tensor)
         if self.rule is not None:
-            preferred = [self.lower[tier] for tier in self.space.order(gap.tensor)]
             return any(
-                self._place_in(below, gap)
-                for below in preferred
-                if length > self._round_trip(below, gap.tensor)
+                self._place_in(way, gap, self.down[way.tier].end_after(begin, way.down_ns))
+                for way in map(ways.__getitem__, self.space.order(gap.tensor))
+                if length > way.ns
             )
-        slowest_first = sorted(self.tiers, key=lambda below: -self._round_trip(below, gap.tensor))
-        fitting = [below for below in slowest_first if length > self._round_trip(below, gap.tensor)]
-        free = [
-            below
-            for below in fitting
-            if below is slowest_first[-1] or not self._contended(below, gap)
-        ]
-        return any(self._place_in(below, gap) for below in dict.fromkeys((*free, *fitting)))
+        delayed, fastest = [], next(reversed(ways), "")
+        for way in ways.values():
+            if length <= way.ns:
+                continue
+            gone = self.down[way.tier].end_after(begin, way.down_ns)
+            if way.tier != fastest and gone > self._gone_alone(begin, way.down_ns):
+                delayed.append((way, gone))
+            elif self._place_in(way, gap, gone):
+                return True
+        return any(self._place_in(way, gap, gone) for way, gone in delayed)
 
-    def _contended(self, below: LowerTier, gap: Gap) -> bool:
-        """Return whether an eviction there ends in a later op than it would on an idle channel."""
-        ns = self._time(below.down.name, gap.tensor)
-        alone = int(np.searchsorted(self.begins, self.begins[gap.after + 1] + ns))
-        return self.down[below.name].end_after(gap.after + 1, ns) > alone
+    def _gone_alone(self, begin: int, ns: int) -> int:
+        """The position behind the op in which an eviction ends on an idle channel."""
+        return bisect_left(self._instants, self._instants[begin] + ns)
 
-    def _place_in(self, below: LowerTier, gap: Gap) -> bool:
-        """Evict to that tier if slots and room allow it; says whether they do."""
-        t, down, up = (
-            gap.tensor,
-            self._time(below.down.name, gap.tensor),
-            self._time(below.up.name, gap.tensor),
-        )
-        gone = self.down[below.name].end_after(gap.after + 1, down)
-        back = self.up[below.name].start_before(gap.before, up)
-        if gone >= back or self.space.place(t, gap.after, [below.name]) != below.name:
+    def _place_in(self, way: _Way, gap: Gap, gone: int) -> bool:
+        """Evict that way, behind ``gone`` at the earliest, if slots and room allow it; says whether
+        they do.
+        """
+        t = gap.tensor
+        back = self.up[way.tier].start_before(gap.before, way.up_ns)
+        if gone >= back or self.space.place(t, gap.after, [way.tier]) != way.tier:
             return False
-        self.down[below.name].end_after(gap.after + 1, down, reserve=True)
-        self.up[below.name].start_before(gap.before, up, reserve=True)
+        self.down[way.tier].end_after(gap.after + 1, way.down_ns, reserve=True)
+        self.up[way.tier].start_before(gap.before, way.up_ns, reserve=True)
         self._take(
-            Absence(t, gap.after, gap.before, gap.after, gap.after, back - 1, below.name),
-            gone,
-            back,
+            Absence(t, gap.after, gap.before, gap.after, gap.after, back - 1, way.tier), gone, back
         )
         return True
 
@@ -486,11 +483,13 @@ class _G10:
     # -- times
     # ----------------------------------------------------------------------------------------------
 
-    def _time(self, channel: str, t: int) -> int:
-        key = channel, self.sizes[t]
-        if key not in self._times:
-            self._times[key] = alone_ns(self.hardware, *key)
-        return self._times[key]
-
-    def _round_trip(self, below: LowerTier, t: int) -> int:
-        return self._time(below.down.name, t) + self._time(below.up.name, t)
+    def _ways(self, t: int) -> dict[str, _Way]:
+        """The ways to the tiers below for a tensor, the slowest there and back first."""
+        size = self.sizes[t]
+        if size not in self._known:
+            ways = [
+                _Way(b.name, *(alone_ns(self.hardware, c.name, size) for c in (b.down, b.up)))
+                for b in self.tiers
+            ]
+            self._known[size] = {way.tier: way for way in sorted(ways, key=lambda way: -way.ns)}
+        return self._known[size]

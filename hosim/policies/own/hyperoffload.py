@@ -15,7 +15,7 @@ from hosim.base.collector import rare_collection
 from hosim.base.search_control import EndFields
 from hosim.cache_plan import Plan
 from hosim.edits import is_repeatable
-from hosim.engine import replay
+from hosim.engine import verdict
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -38,7 +38,7 @@ def plan(
     reorder: bool | None,
     recompute: bool | None,
     placement: str = PLANNED,
-    judge: Judge = replay,
+    judge: Judge = verdict,
     rivals: bool = True,
     **ends: Unpack[EndFields],
 ) -> Plan:

@@ -22,7 +22,7 @@ from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, MemoryView, Plan, RuntimePolicy
 from hosim.data.stream_order import stream_predecessors
-from hosim.engine import replay
+from hosim.engine import verdict
 from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -87,7 +87,7 @@ def freeze_runtime(
         return _RecordingPolicy(runtime(), previous, notes[-1], latest)
 
     try:
-        makespan_ns = replay(replace(plan, runtime=noted), hardware, budget_bytes).makespan_ns
+        makespan_ns = verdict(replace(plan, runtime=noted), hardware, budget_bytes).makespan_ns
     except _TooLateError:
         return None
     if makespan_ns is None or (to_beat_ns is not None and makespan_ns > to_beat_ns):

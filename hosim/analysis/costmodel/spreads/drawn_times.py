@@ -178,6 +178,7 @@ class DrawnTimes:
         self._alike: AlikeOps = graph.derived_on(hardware, alike_ops)
         self._group = np.array(self._alike.group, np.intp)
         self._links: dict[tuple[str, bool, float], Factor] = {}
+        self._known: dict[int, tuple[Sequence[int], npt.NDArray[np.int64]]] = {}
         routing = draw_spread_of(graph)
         self._routing = Factor(
             "the experts that a routing chooses",
@@ -268,9 +269,15 @@ class DrawnTimes:
         )
 
     def durations(self, nominal: Sequence[int], count: int) -> npt.NDArray[np.int64]:
-        """Nanoseconds of each op in each of so many draws; ``nominal`` are those as they are said
-        to be.
+        """Nanoseconds of each op in each of so many draws, not to be changed; ``nominal`` are those
+        as they are said to be. They are kept until others are asked for.
         """
+        known = self._known.get(count)
+        if known is None or known[0] is not nominal:
+            known = self._known[count] = nominal, self._durations(nominal, count)
+        return known[1]
+
+    def _durations(self, nominal: Sequence[int], count: int) -> npt.NDArray[np.int64]:
         said = np.array(nominal, float)
         unsure = (self._group >= 0) & (said > 0)
         gaps = np.where(unsure[:, None], GAP_NS * self._gaps.logs[:count], 0.0)

@@ -21,7 +21,7 @@ def drawn_world(graph: Graph, hardware: Hardware, draw: int) -> tuple[Graph, Har
     draw does not change, and for rounding.
     """
     times = graph.derived_on(hardware, DrawnTimes)
-    drawn = times.durations(graph.derived_on(hardware, op_durations), FEW_DRAWS)[draw].tolist()
+    drawn = times.durations(op_durations(graph, hardware), FEW_DRAWS)[draw].tolist()
     ops = [
         op if op.duration_ns is not None else replace(op, duration_ns=ns)
         for op, ns in zip(graph.ops, drawn, strict=True)

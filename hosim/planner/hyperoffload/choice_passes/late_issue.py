@@ -17,8 +17,8 @@ from statistics import mean
 
 from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import PREFETCH, Plan
-from hosim.data.draws import FEW_DRAWS
-from hosim.engine import later_draws, replay
+from hosim.data.draws import DRAWS, FEW_DRAWS
+from hosim.engine import later_draws, replay, times_of, verdict
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -41,7 +41,7 @@ try what the plan was made for.
 """
 
 
-def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = replay) -> Plan:
+def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = verdict) -> Plan:
     """``plan``, or if it fails where times vary, the same one with prefetches issued later, if that
     fails less often.
 
@@ -53,7 +53,8 @@ def sturdier(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = r
         return plan
     if plan.search is None or not plan.search.draws:
         plan = _drawn(plan, hardware, budget_bytes)
-    kept = mended(plan, hardware, budget_bytes, judge)
+    tried = plan.search is not None and plan.search.draws == DRAWS  # and mended, by the search
+    kept = plan if tried else mended(plan, hardware, budget_bytes, judge)
     if kept.search is None or not kept.search.failed:
         return kept
     said = f"does not fit in {kept.search.failed} of {kept.search.draws} draws of op and copy times"
@@ -65,7 +66,7 @@ def prefetches(plan: Plan) -> bool:
     return plan.runtime is None and any([c.op == PREFETCH for c in plan.cache_ops])
 
 
-def mended(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = replay) -> Plan:
+def mended(plan: Plan, hardware: Hardware, budget_bytes: int, judge: Judge = verdict) -> Plan:
     """``plan``, which was tried in draws, or if it fails in some of them, the same one with
     prefetches issued later, if that takes the same time and fails in fewer.
     """
@@ -96,14 +97,13 @@ def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
     One that would come after another cache op of its tensor, or not before the next op that uses
     it, stays.
     """
-    result = replay(plan, hardware, budget_bytes, record=True)
-    timeline = result.timeline
-    if timeline is None or not result.feasible:
+    times = times_of(plan, hardware, budget_bytes)
+    if times is None:
         return plan
-    ended = sorted([(end, i) for i, end in enumerate(timeline.op_end_ns)])
+    ended = sorted([(end, i) for i, end in enumerate(times.op_end_ns)])
     instants = [end for end, _ in ended]
     starts: dict[int, int] = {}
-    for transfer in timeline.transfers:
+    for transfer in times.transfers:
         starts[transfer.cache_op] = min(
             transfer.start_ns, starts.get(transfer.cache_op, transfer.start_ns)
         )

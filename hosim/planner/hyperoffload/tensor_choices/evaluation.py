@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from hosim.cache_plan import DETACH, Plan
-from hosim.engine import replay, times_of
+from hosim.engine import replay, times_of, verdict
 from hosim.hardware import Hardware
 from hosim.planner.hyperoffload.tensor_choices.choices import Choices, insert
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
@@ -79,7 +79,7 @@ class Evaluator:
     budget_bytes: int
     policy: str
     work: WorkDone
-    judge: Judge = replay
+    judge: Judge = verdict
     _seen: dict[tuple[object, ...], Evaluation] = field(default_factory=dict)
 
     def __call__(self, choices: Choices) -> Evaluation:
