@@ -45,16 +45,16 @@ def canonical(graph: Graph) -> Graph:
 
     tensors, ops = graph.tensors, graph.ops
     order = _order_of_uses(graph)
-    named, (op, which) = np.asarray(ops.named, "q"), ops.naming()
-    listed, most = op * np.int64(len(ops.lists)) + which, max(len(tensors), len(ops), 1)
+    named, listed = np.asarray(ops.named, "q"), ops.listed()
+    most = max(len(tensors), len(ops), 1)
     if (np.diff(order) > 0).all() and (np.diff(listed * most + named) > 0).all():
         return graph
     moved = np.zeros(len(tensors) + 1, "q")  # one more, as there may be none
     moved[order] = np.arange(len(tensors))
-    awaited = which == ops.lists.index("deps")
+    awaited = listed % len(ops.lists) == ops.lists.index("deps")
     moved = np.where(awaited, named, moved[np.where(awaited, 0, named)])
     named = np.sort(listed * most + moved) % most
-    names = list(tensors.positions)
+    names = tensors.names
     kinds = np.asarray(tensors.codes)[order]
     alike = [replace(tensors.alike[k], name=names[order[at]]) for k, at in _first(kinds)]
     code = {k: new for new, (k, _) in enumerate(_first(kinds))}
@@ -68,11 +68,11 @@ def canonical(graph: Graph) -> Graph:
     return Graph(
         graph.name,
         Tensors(
-            {names[t]: at for at, t in enumerate(order.tolist())},
+            map(names.__getitem__, order.tolist()),
             alike,
             map(code.__getitem__, kinds.tolist()),
         ),
-        Ops(ops.positions, like, ops.codes, named.tolist()),
+        Ops(ops.names, like, ops.codes, named.tolist()),
         graph.meta,
     )
 
@@ -89,11 +89,11 @@ def _order_of_uses(graph: Graph) -> npt.NDArray[np.int64]:
     """The tensors by what uses them, and how: each with the first use first."""
     import numpy as np
 
-    tensors, ops, (op, which) = graph.tensors, graph.ops, graph.ops.naming()
-    used = which != ops.lists.index("deps")
+    tensors, ops, listed = graph.tensors, graph.ops, graph.ops.listed()
+    used = listed % len(ops.lists) != ops.lists.index("deps")
     users = np.asarray(ops.named)[used]
     by_tensor = np.argsort(users, kind="stable")
-    uses = (op * np.int64(len(ops.lists)) + which)[used][by_tensor]
+    uses = listed[used][by_tensor]
     begin = np.searchsorted(users[by_tensor], np.arange(len(tensors) + 1))
     none = len(ops.lists) * len(ops)
     first = np.append(uses, none)[begin[:-1]]
@@ -107,7 +107,7 @@ def _order_of_uses(graph: Graph) -> npt.NDArray[np.int64]:
     for t in tensors.those(lambda tensor: tensor.of):
         parts[tensors.like(t).of] += uses_of(t)
     wholes = {name: sorted(found) for name, found in parts.items()}
-    names = list(tensors.positions)
+    names = tensors.names
 
     def place(t: int) -> tuple[object, ...]:
         like = tensors.like(t)

@@ -55,12 +55,12 @@ class Growing(Generic[P]):
 class Columns(Sequence[P]):
     """A frozen sequence of tensors or of ops.
 
-    ``positions`` has the position of each name, in order. Of items that differ in nothing but their
+    ``names`` are in order, and ``positions`` has the position of each. Of items that differ in nothing but their
     names and the positions in their ``lists``, ``alike`` has the first one, and ``codes`` says
     which of these each item is like. ``named`` has the lists of all items, one after the other.
     """
 
-    __slots__ = ("_made", "alike", "codes", "named", "positions")
+    __slots__ = ("_made", "_positions", "alike", "codes", "named", "names")
 
     of: ClassVar[type[Any]]
     """The class of its items."""
@@ -74,13 +74,16 @@ class Columns(Sequence[P]):
 
     def __init__(
         self,
-        positions: Mapping[str, int],
+        names: Iterable[str],
         alike: Sequence[P],
         codes: Iterable[int],
         named: Iterable[int] = (),
         made: tuple[P, ...] | None = None,
     ) -> None:
-        """``codes`` index ``alike``, of which several items may be of one kind."""
+        """``codes`` index ``alike``, of which several items may be of one kind. No two names are
+        the same, but for those of items that are ``made``, which :meth:`distinct` looks at. A dict
+        of names has their positions.
+        """
         lists, shared = _getter(self.lists), attrgetter(*self._shared)
         known: dict[Hashable, int] = {}
         first, kinds = list[P](), list[int]()
@@ -91,11 +94,12 @@ class Columns(Sequence[P]):
             kinds.append(code)
         if len(first) < len(kinds):
             codes = map(kinds.__getitem__, codes)
-        self.positions, self.alike = positions, tuple(first)
+        self.names, self.alike = tuple(names), tuple(first)
         self.codes, self.named = [
             memoryview(array("i", each)).toreadonly() for each in (codes, named)
         ]
         self._made = made
+        self._positions: dict[str, int] | None = names if isinstance(names, dict) else None
 
     @classmethod
     def keep(cls, items: Sequence[P], where: str) -> Self:
@@ -112,17 +116,30 @@ class Columns(Sequence[P]):
             if not isinstance(item, cls.of):
                 text = f"expected a {kind}, got {shown(item, 60)}"
                 raise GraphError(text, where=f"{where}[{i}]")
-        positions, lists = {item.name: at for at, item in enumerate(items)}, _getter(cls.lists)
+        names, lists = [item.name for item in items], _getter(cls.lists)
         named = [*chain.from_iterable(chain.from_iterable(map(lists, items)))]
         try:
             kept = array("i", named)
         except OverflowError:
             kept = array("i", [t if 0 <= t < 1 << 31 else _NOBODY for t in named])
-        return cls(positions, items, range(len(items)), kept, tuple(items))
+        return cls(names, items, range(len(items)), kept, tuple(items))
 
     def __reduce__(self) -> tuple[Any, ...]:
         codes, named = bytes(self.codes), bytes(self.named)
-        return type(self), (self.positions, self.alike, codes, named)
+        return type(self), (self.names, self.alike, codes, named)
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """The position of each name."""
+        if self._positions is None:
+            self._positions = {name: at for at, name in enumerate(self.names)}
+        return self._positions
+
+    def distinct(self) -> bool:
+        """Whether each has a name, and no two the same. Who adds one item after the other has seen
+        to the latter.
+        """
+        return all(self.names) and (self._made is None or len(self.positions) == len(self))
 
     def like(self, at: int) -> P:
         """The first item that the one at a position is like; no object has to be made for it."""
@@ -156,14 +173,14 @@ class Columns(Sequence[P]):
         np.cumsum(np.array(lengths, "i")[np.asarray(self.codes)].ravel(), out=starts[1:])
         return starts
 
-    def naming(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
-        """Which item has each position of ``named``, and in which of its lists."""
+    def listed(self) -> npt.NDArray[np.int64]:
+        """In which list each position of ``named`` is. Lists are numbered: those of the first item,
+        in the order of ``lists``, then those of the next one.
+        """
         import numpy as np
 
-        lengths, lists = np.diff(self.starts()), len(self.lists)
-        item = np.repeat(np.arange(len(self), dtype="i"), lists)
-        which = np.tile(np.arange(lists, dtype="b"), len(self))
-        return np.repeat(item, lengths), np.repeat(which, lengths)
+        begin = np.bincount(self.starts()[1:-1], minlength=len(self.named) + 1)
+        return np.cumsum(begin[:-1])
 
     def _lengths(self) -> list[tuple[int, ...]]:
         lists = _getter(self.lists)
@@ -192,7 +209,7 @@ class Columns(Sequence[P]):
             for item, lengths in zip(self.alike, self._lengths(), strict=True)
         ]
         named, end, put_name = tuple(self.named), 0, put["name"]
-        for name, code in zip(self.positions, self.codes, strict=True):
+        for name, code in zip(self.names, self.codes, strict=True):
             item = object.__new__(self.of)
             put_name(item, name)
             for put_list, length in rows[code][0]:
@@ -222,7 +239,7 @@ class Columns(Sequence[P]):
 
     def _compared(self) -> tuple[object, ...]:
         """Return what is equal for equal columns alone."""
-        return list(self.positions), self.alike, self.codes, self.named
+        return self.names, self.alike, self.codes, self.named
 
     def __hash__(self) -> int:
         return hash(self.items)
@@ -273,10 +290,10 @@ class CompactUsers:
     def __init__(self, tensors: int, ops: Ops) -> None:
         import numpy as np  # here, as it takes longer to import than commands without a graph take
 
-        op, field = ops.naming()
-        used = field < ops.lists.index("deps")
+        listed, lists = ops.listed(), len(ops.lists)
+        used = listed % lists < ops.lists.index("deps")
         most = max(1, len(ops))
-        uses = np.sort(np.asarray(ops.named)[used] * np.int64(most) + op[used])
+        uses = np.sort(np.asarray(ops.named)[used] * np.int64(most) + listed[used] // lists)
         uses = uses[np.diff(uses, prepend=-1) > 0]  # numpy.unique takes twenty times as long
         begin = np.searchsorted(uses, np.arange(tensors + 1) * most)
         users = np.append(uses % most, NONE)  # one more, so that no position is beyond the end
