@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
 from hosim.base.in_cells import InCells
@@ -60,10 +60,10 @@ def _check_head(name: object, meta: object, where: str) -> None:
 
 
 def _new_op(
-    name: Any, row: tuple[Any, ...], named: list[int], counts: Iterable[int], more: OpFields
+    name: Any, row: tuple[Any, ...], named: list[int], ends: Iterable[int], more: OpFields
 ) -> Op:
-    """An op of what a builder is given; ``named`` are the positions in its lists, ``counts`` how
-    many each has. Raises :class:`GraphError`.
+    """An op of what a builder is given; ``named`` are the positions in its lists, ``ends`` where
+    each of these ends. Raises :class:`GraphError`.
     """
     also_on = more.get("also_on")
     if not isinstance(also_on, Mapping | None) or not all(
@@ -73,9 +73,7 @@ def _new_op(
             f"expected a mapping of processors to durations, got {shown(also_on, 60)}",
             where=f"op {printable(str(name))}, also_on",
         )
-    lists: list[Any] = [
-        tuple(named[begin:end]) for begin, end in pairwise(accumulate(counts, initial=0))
-    ]
+    lists: list[Any] = [tuple(named[begin:end]) for begin, end in pairwise((0, *ends))]
     others: dict[str, Any] = {**more, "also_on": tuple((also_on or {}).items())}
     return Op(name, row[0], *lists, *row[1:], **others)
 
@@ -355,18 +353,18 @@ class GraphBuilder:
         GraphError
             If the name is taken.
         """
-        so_far, row = self._tensors, (size_bytes, kind, home, persistent, of)
-        key = name.__class__, *row, size_bytes.__class__, persistent.__class__
+        so_far, number = self._tensors, size_bytes.__class__
+        key = name.__class__, number, persistent.__class__, size_bytes, kind, home, persistent, of
         try:
             code, made = so_far.known[key], None
         except (KeyError, TypeError):  # new, or not to be compared with what is known
-            code, made = len(so_far.alike), Tensor(name, *row)
-        if name in so_far.positions:
-            where = f"tensors[{len(so_far.codes)}].name"
+            code, made = len(so_far.alike), Tensor(name, size_bytes, kind, home, persistent, of)
+        position = len(so_far.codes)
+        if so_far.positions.setdefault(name, position) != position:
+            where = f"tensors[{position}].name"
             raise GraphError(f"tensor name {name!r} is listed twice", where=where)
         if made is not None:
             so_far.new(key, made)
-        so_far.positions[name] = len(so_far.codes)
         so_far.codes.append(code)
         return name
 
@@ -423,22 +421,27 @@ class GraphBuilder:
         so_far, named, at, start = self._ops, self._named, self._tensors.positions, len(self._named)
         read = written = mutated = awaited = None
         try:
-            if str in (inputs.__class__, outputs.__class__, mutates.__class__, deps.__class__):
+            if inputs.__class__ is str or outputs.__class__ is str:
                 raise TypeError
             for tensor in inputs:
                 named.append(at[tensor])
             read = len(named) - start
             for tensor in outputs:
                 named.append(at[tensor])
-            written = len(named) - start - read
-            if mutates.__class__ is not tuple or mutates:
+            written = len(named) - start
+            if mutates.__class__ is tuple is deps.__class__ and not (mutates or deps):
+                mutated = awaited = written
+            elif mutates.__class__ is str or deps.__class__ is str:
+                raise TypeError
+            else:
                 named.extend(map(at.__getitem__, mutates))
-            mutated = len(named) - start - read - written
-            if deps.__class__ is not tuple or deps:
+                mutated = len(named) - start
                 named.extend(map(so_far.positions.__getitem__, deps))
-            awaited = len(named) - start - read - written - mutated
-            row = kind, stream, duration_ns, flops
-            key = (read, written, mutated, awaited, *row, *more.items())
+                awaited = len(named) - start
+            key: tuple[object, ...]
+            key = read, written, mutated, awaited, kind, stream, duration_ns, flops
+            if more:
+                key += tuple(more.items())
             try:
                 if not (
                     name.__class__ is str
@@ -449,18 +452,17 @@ class GraphBuilder:
                     raise KeyError
                 code, made = so_far.known[key], None
             except (KeyError, TypeError):  # new, or not to be compared with what is known
-                counts = read, written, mutated, awaited
-                code, made = len(so_far.alike), _new_op(name, row, named[start:], counts, more)
-            if name in so_far.positions:
-                raise GraphError(
-                    f"op name {name!r} is listed twice", where=f"ops[{len(so_far.codes)}].name"
-                )
+                row, ends = (kind, stream, duration_ns, flops), (read, written, mutated, awaited)
+                code, made = len(so_far.alike), _new_op(name, row, named[start:], ends, more)
+            position = len(so_far.codes)
+            if so_far.positions.setdefault(name, position) != position:
+                where = f"ops[{position}].name"
+                raise GraphError(f"op name {name!r} is listed twice", where=where)
         except BaseException as error:
             listed, given = (read, written, mutated, awaited), (inputs, outputs, mutates, deps)
             raise self._refused(error, start, listed, given) from None
         if made is not None:
             so_far.new(key, made)
-        so_far.positions[name] = len(so_far.codes)
         so_far.codes.append(code)
         return name
 
@@ -468,18 +470,18 @@ class GraphBuilder:
         self,
         error: BaseException,
         start: int,
-        counts: tuple[int | None, ...],
+        ends: tuple[int | None, ...],
         given: tuple[Sequence[str], ...],
     ) -> BaseException:
         """Forget what an op named from ``start`` on, and return the error in hosim's words.
 
-        ``counts`` say how many names each list had, as far as they were read.
+        ``ends`` say where each list ended, as far as they were read.
         """
         named = self._named
         k = next((k for k, names in enumerate(given) if isinstance(names, str)), None)
-        if k is None and None in counts:
-            k = counts.index(None)
-        place = len(named) - start - sum(filter(None, counts))
+        if k is None and None in ends:
+            k = ends.index(None)
+        place = len(named) - start - max(filter(None, ends), default=0)
         del named[start:]
         if k is None or not isinstance(error, TypeError | KeyError):
             return error
@@ -495,6 +497,7 @@ class GraphBuilder:
         return Graph(
             self.name,
             Tensors(tensors.positions.copy(), tensors.alike, tensors.codes),
-            Ops(ops.positions.copy(), ops.alike, ops.codes, self._named),
+            # who plans looks up tensors, hardly an op: a dict takes six times the memory of a tuple
+            Ops(tuple(ops.positions), ops.alike, ops.codes, self._named),
             self.meta,
         )

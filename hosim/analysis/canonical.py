@@ -44,24 +44,23 @@ def canonical(graph: Graph) -> Graph:
 
     tensors, ops = graph.tensors, graph.ops
     order = _order_of_uses(graph)
-    named, (op, which) = np.asarray(ops.named, "q"), ops.naming()
-    listed, most = op * np.int64(len(ops.lists)) + which, max(len(tensors), len(ops), 1)
+    named, listed = np.asarray(ops.named, "q"), ops.listed()
+    most = max(len(tensors), len(ops), 1)
     if (np.diff(order) > 0).all() and (np.diff(listed * most + named) > 0).all():
         return graph
     moved = np.zeros(len(tensors) + 1, "q")  # one more, as there may be none
     moved[order] = np.arange(len(tensors))
-    awaited = which == ops.lists.index("deps")
+    awaited = listed % len(ops.lists) == ops.lists.index("deps")
     moved = np.where(awaited, named, moved[np.where(awaited, 0, named)])
     named = np.sort(listed * most + moved) % most
-    names = list(tensors.positions)
     return Graph(
         graph.name,
         Tensors.like_these(
-            {names[t]: at for at, t in enumerate(order.tolist())},
+            map(tensors.names.__getitem__, order.tolist()),
             tensors.alike,
             np.asarray(tensors.codes)[order],
         ),
-        Ops.like_these(ops.positions, ops.alike, ops.codes, named),
+        Ops.like_these(ops.names, ops.alike, ops.codes, named),
         graph.meta,
     )
 
@@ -70,11 +69,11 @@ def _order_of_uses(graph: Graph) -> npt.NDArray[np.int64]:
     """The tensors by what uses them, and how: each with the first use first."""
     import numpy as np
 
-    tensors, ops, (op, which) = graph.tensors, graph.ops, graph.ops.naming()
-    used = which != ops.lists.index("deps")
+    tensors, ops, listed = graph.tensors, graph.ops, graph.ops.listed()
+    used = listed % len(ops.lists) != ops.lists.index("deps")
     users = np.asarray(ops.named)[used]
     by_tensor = np.argsort(users, kind="stable")
-    uses = (op * np.int64(len(ops.lists)) + which)[used][by_tensor]
+    uses = listed[used][by_tensor]
     begin = np.searchsorted(users[by_tensor], np.arange(len(tensors) + 1))
     none = len(ops.lists) * len(ops)
     first = np.append(uses, none)[begin[:-1]]
@@ -88,7 +87,7 @@ def _order_of_uses(graph: Graph) -> npt.NDArray[np.int64]:
     for t in tensors.those(lambda tensor: tensor.of):
         parts[tensors.like(t).of] += uses_of(t)
     wholes = {name: sorted(found) for name, found in parts.items()}
-    names = list(tensors.positions)
+    names = tensors.names
 
     def place(t: int) -> tuple[object, ...]:
         like = tensors.like(t)

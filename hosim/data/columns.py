@@ -55,12 +55,12 @@ class Growing(Generic[P]):
 class Columns(Sequence[P]):
     """A frozen sequence of tensors or of ops.
 
-    ``positions`` has the position of each name, in order. Of items that differ in nothing but their
+    ``names`` are in order, and ``positions`` has the position of each. Of items that differ in nothing but their
     names and the positions in their ``lists``, ``alike`` has the first one, and ``codes`` says
     which of these each item is like. ``named`` has the lists of all items, one after the other.
     """
 
-    __slots__ = ("_made", "alike", "codes", "named", "positions")
+    __slots__ = ("_made", "_positions", "alike", "codes", "named", "names")
 
     of: ClassVar[type[Any]]
     """The class of its items."""
@@ -74,13 +74,16 @@ class Columns(Sequence[P]):
 
     def __init__(
         self,
-        positions: Mapping[str, int],
+        names: Iterable[str],
         alike: Sequence[P],
         codes: Iterable[int],
         named: Iterable[int] = (),
         made: tuple[P, ...] | None = None,
     ) -> None:
-        """``codes`` index ``alike``, of which several items may be of one kind."""
+        """``codes`` index ``alike``, of which several items may be of one kind. No two names are
+        the same, but for those of items that are ``made``, which :meth:`distinct` looks at. A dict
+        of names has their positions.
+        """
         lists, shared = _getter(self.lists), attrgetter(*self._shared)
         known: dict[Hashable, int] = {}
         first, kinds = list[P](), list[int]()
@@ -91,11 +94,12 @@ class Columns(Sequence[P]):
             kinds.append(code)
         if len(first) < len(kinds):
             codes = map(kinds.__getitem__, codes)
-        self.positions, self.alike = positions, tuple(first)
+        self.names, self.alike = tuple(names), tuple(first)
         self.codes, self.named = [
             memoryview(array("i", each)).toreadonly() for each in (codes, named)
         ]
         self._made = made
+        self._positions: dict[str, int] | None = names if isinstance(names, dict) else None
 
     @classmethod
     def keep(cls, items: Sequence[P], where: str) -> Self:
@@ -112,18 +116,18 @@ class Columns(Sequence[P]):
             if not isinstance(item, cls.of):
                 text = f"expected a {kind}, got {shown(item, 60)}"
                 raise GraphError(text, where=f"{where}[{i}]")
-        positions, lists = {item.name: at for at, item in enumerate(items)}, _getter(cls.lists)
+        names, lists = [item.name for item in items], _getter(cls.lists)
         named = [*chain.from_iterable(chain.from_iterable(map(lists, items)))]
         try:
             kept = array("i", named)
         except OverflowError:
             kept = array("i", [t if 0 <= t < 1 << 31 else _NOBODY for t in named])
-        return cls(positions, items, range(len(items)), kept, tuple(items))
+        return cls(names, items, range(len(items)), kept, tuple(items))
 
     @classmethod
     def like_these(
         cls,
-        positions: Mapping[str, int],
+        names: Iterable[str],
         kinds: Sequence[P],
         codes: Iterable[int],
         named: Iterable[int] = (),
@@ -133,22 +137,35 @@ class Columns(Sequence[P]):
         """
         import numpy as np  # here, as it takes longer to import than commands without a graph take
 
-        found = cls(positions, kinds, codes, named)
+        found = cls(names, kinds, codes, named)
         numbers, places = np.unique(np.asarray(found.codes), return_index=True)
         order = np.argsort(places)
-        names, starts, lists = list(positions), found.starts(), len(cls.lists)
+        starts, lists = found.starts(), len(cls.lists)
         first, renumbered = list[P](), np.zeros(len(found.alike), "i")
         renumbered[numbers[order]] = np.arange(len(numbers))
         for code, at in zip(numbers[order].tolist(), places[order].tolist(), strict=True):
             ends = starts[lists * at : lists * (at + 1) + 1].tolist()
             own = [tuple(found.named[begin:end]) for begin, end in pairwise(ends)]
             like = dict[str, Any](zip(cls.lists, own, strict=True))
-            first.append(replace(found.alike[code], name=names[at], **like))
-        return cls(positions, first, renumbered[np.asarray(found.codes)], found.named)
+            first.append(replace(found.alike[code], name=found.names[at], **like))
+        return cls(found.names, first, renumbered[np.asarray(found.codes)], found.named)
 
     def __reduce__(self) -> tuple[Any, ...]:
         codes, named = bytes(self.codes), bytes(self.named)
-        return type(self), (self.positions, self.alike, codes, named)
+        return type(self), (self.names, self.alike, codes, named)
+
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """The position of each name."""
+        if self._positions is None:
+            self._positions = {name: at for at, name in enumerate(self.names)}
+        return self._positions
+
+    def distinct(self) -> bool:
+        """Whether each has a name, and no two the same. Who adds one item after the other has seen
+        to the latter.
+        """
+        return all(self.names) and (self._made is None or len(self.positions) == len(self))
 
     def like(self, at: int) -> P:
         """The first item that the one at a position is like; no object has to be made for it."""
@@ -182,14 +199,14 @@ class Columns(Sequence[P]):
         np.cumsum(np.array(lengths, "i")[np.asarray(self.codes)].ravel(), out=starts[1:])
         return starts
 
-    def naming(self) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int8]]:
-        """Which item has each position of ``named``, and in which of its lists."""
+    def listed(self) -> npt.NDArray[np.int64]:
+        """In which list each position of ``named`` is. Lists are numbered: those of the first item,
+        in the order of ``lists``, then those of the next one.
+        """
         import numpy as np
 
-        lengths, lists = np.diff(self.starts()), len(self.lists)
-        item = np.repeat(np.arange(len(self), dtype="i"), lists)
-        which = np.tile(np.arange(lists, dtype="b"), len(self))
-        return np.repeat(item, lengths), np.repeat(which, lengths)
+        begin = np.bincount(self.starts()[1:-1], minlength=len(self.named) + 1)
+        return np.cumsum(begin[:-1])
 
     def _lengths(self) -> list[tuple[int, ...]]:
         lists = _getter(self.lists)
@@ -218,7 +235,7 @@ class Columns(Sequence[P]):
             for item, lengths in zip(self.alike, self._lengths(), strict=True)
         ]
         named, end, put_name = tuple(self.named), 0, put["name"]
-        for name, code in zip(self.positions, self.codes, strict=True):
+        for name, code in zip(self.names, self.codes, strict=True):
             item = object.__new__(self.of)
             put_name(item, name)
             for put_list, length in rows[code][0]:
@@ -248,7 +265,7 @@ class Columns(Sequence[P]):
 
     def _compared(self) -> tuple[object, ...]:
         """Return what is equal for equal columns alone."""
-        return list(self.positions), self.alike, self.codes, self.named
+        return self.names, self.alike, self.codes, self.named
 
     def __hash__(self) -> int:
         return hash(self.items)
@@ -275,17 +292,17 @@ class Ops(Columns[Op]):
         """The ops in another order; ``place`` has where each op comes to stand."""
         import numpy as np
 
-        new, names, starts = np.array(order, "i"), [*self.positions], self.starts()
+        new, starts = np.array(order, "i"), self.starts()
         begin, lengths = starts[:-1:4][new], np.diff(starts[::4])[new]
         ends = np.cumsum(lengths)
         taken = np.repeat(begin - ends + lengths, lengths) + np.arange(len(self.named))
-        named, (_, which) = np.asarray(self.named), self.naming()
-        awaited = which == self.lists.index("deps")
+        named = np.asarray(self.named)
+        awaited = self.listed() % len(self.lists) == self.lists.index("deps")
         if awaited.any():
             named = named.copy()
             named[awaited] = np.array(place, "i")[named[awaited]]
         return Ops.like_these(
-            {names[i]: k for k, i in enumerate(order)},
+            map(self.names.__getitem__, order),
             self.alike,
             np.asarray(self.codes)[new],
             named[taken],
@@ -322,7 +339,8 @@ class CompactUsers:
     def __init__(self, tensors: int, ops: Ops) -> None:
         import numpy as np  # here, as it takes longer to import than commands without a graph take
 
-        op, field = ops.naming()
+        listed, lists = ops.listed(), len(ops.lists)
+        op, field = listed // lists, listed % lists
         used = field < ops.lists.index("deps")
         does = np.array([READS, WRITES, READS | WRITES], "B")[field[used]]
         most = max(1, len(ops))

@@ -15,9 +15,7 @@ _FIGURES = ("duration_ns", "flops", "bytes_accessed", "workspace_bytes")
 
 def check_graph(tensors: Tensors, ops: Ops) -> None:
     """Raise :class:`GraphError` at the first contradiction, with its path as in the file format."""
-    named = all(
-        [len(part.positions) == len(part) and "" not in part.positions for part in (tensors, ops)]
-    )
+    named = tensors.distinct() and ops.distinct()
     if not (named and _figures_fit(tensors, ops) and _names_fit(tensors, ops)):
         _explain(tensors, ops)
 
@@ -28,7 +26,7 @@ def _figures_fit(tensors: Tensors, ops: Ops) -> bool:
     """
     streams = {(op.stream, op.processor) for op in ops.alike}
     return (
-        not any([tensor.of in tensors.positions for tensor in tensors.alike])
+        not any([tensor.of in tensors.positions for tensor in tensors.alike if tensor.of])
         and {tensor.kind for tensor in tensors.alike} <= frozenset(KINDS)
         and all([0 <= tensor.size_bytes <= LARGEST for tensor in tensors.alike])
         and len({stream for stream, _ in streams}) == len(streams)
@@ -46,7 +44,8 @@ def _names_fit(tensors: Tensors, ops: Ops) -> bool:
         return True
     import numpy as np  # here, as it takes longer to import than commands without a graph take
 
-    named, (op, which) = np.asarray(ops.named), ops.naming()
+    named, listed = np.asarray(ops.named), ops.listed()
+    op, which = listed // len(ops.lists), listed % len(ops.lists)
     made, awaited = [which == ops.lists.index(field) for field in ("outputs", "deps")]
     if not ((named >= 0) & (named < np.where(awaited, op, len(tensors)))).all():
         return False
@@ -56,9 +55,8 @@ def _names_fit(tensors: Tensors, ops: Ops) -> bool:
     used = ~(made | awaited)
     if (first_made[named[used]] >= op[used]).any():
         return False
-    several = np.repeat(np.diff(ops.starts()) > 1, np.diff(ops.starts())) & ~awaited
-    listed = op[several] * np.int64(len(ops.lists)) + which[several]
-    each = np.sort(listed * len(tensors) + named[several])
+    several = (np.diff(ops.starts()) > 1)[listed] & ~awaited
+    each = np.sort(listed[several] * len(tensors) + named[several])
     return not (each[1:] == each[:-1]).any()
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from rendered import facts
 from small_configs import CLASSES, MODELS, SMALL, config_of, model_of, run_of
 from typer.testing import CliRunner
 from wholes import wholes
@@ -246,38 +247,38 @@ def test_each_dropout_of_a_config_is_its_own() -> None:
 
 def test_what_a_builder_leaves_out_is_said(tmp_path):
     def said(config):
-        return hosim.load({"model": config, "sequence": 8}).meta.get("left_out")
+        return hosim.load({"model": config, "sequence": 8}).meta.get("left_out", [])
 
-    assert said({"model_type": "llama", **SMALL, "num_nextn_predict_layers": 0}) is None
-    assert said({"model_type": "llama", **SMALL, "num_nextn_predict_layers": 1}) == [
-        "the layers that predict further tokens (num_nextn_predict_layers: 1), as in transformers"
+    def named(config):
+        keys = "num_nextn_predict_layers", "quip", "attn_logit_softcapping", "gemma3"
+        return [facts(line, *keys) for line in said(config)]
+
+    assert named({"model_type": "llama", **SMALL, "num_nextn_predict_layers": 0}) == []
+    assert named({"model_type": "llama", **SMALL, "num_nextn_predict_layers": 1}) == [
+        "num_nextn_predict_layers, 1"
     ]
     quantised = {"model_type": "gpt_oss", **SMALL, "quantization_config": {"quant_method": "quip"}}
-    assert said(quantised) == [
-        "the quantisation of the weights (quip): all are in the dtype of the run"
-    ]
-    assert said({"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0}) == [
-        "the time of the bound on attention's scores (attn_logit_softcapping)"
+    assert named(quantised) == ["quip"]
+    assert named({"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0}) == [
+        "attn_logit_softcapping"
     ]
     whole = {
         "model_type": "gemma3",
         "text_config": {"model_type": "gemma3_text", **SMALL},
         "vision_config": {},
     }
-    assert said(whole) == ["all of gemma3 but its text model"]
-    assert said({**whole, "quantization_config": {"quant_method": "quip"}})[0].startswith(
-        "the quantisation of the weights (quip)"
-    )
+    (told,) = said(whole)
+    assert named(whole) == ["gemma3"]
+    assert named({**whole, "quantization_config": {"quant_method": "quip"}})[0] == "quip"
     for preset, lines in (
         (
             "gpt-oss-20b",
-            [
-                "the quantisation of the weights (mxfp4): all are in the dtype of the run; weights=mxfp4 packs them"
-            ],
+            ["mxfp4, mxfp4"],
         ),
-        ("gemma-2-2b", said({"model_type": "gemma2", **SMALL, "attn_logit_softcapping": 50.0})),
+        ("gemma-2-2b", ["attn_logit_softcapping"]),
     ):
-        assert hosim.load({"model": preset, "layers": 1, "sequence": 8}).meta["left_out"] == lines
+        found = hosim.load({"model": preset, "layers": 1, "sequence": 8}).meta["left_out"]
+        assert [facts(line, "mxfp4", "attn_logit_softcapping") for line in found] == lines
     (tmp_path / "config.json").write_text(json.dumps(whole))
     for command in (
         "workload show {}",
@@ -288,7 +289,7 @@ def test_what_a_builder_leaves_out_is_said(tmp_path):
         shown = CliRunner().invoke(
             app, command.replace("{}", str(tmp_path / "config.json")).split()
         )
-        assert "all of gemma3 but its text model" in " ".join(shown.output.split()), command
+        assert told in " ".join(shown.output.split()), command
     assert left_out(replace(hosim.load(whole), meta={"left_out": [3, "a"]})) == ("a",)
     assert left_out(replace(hosim.load(whole), meta={"left_out": "a"})) == ()
 

@@ -123,6 +123,32 @@ def test_what_the_step_waits_for_after_its_last_op_is_a_wait() -> None:
     assert simulate.stalls() == [(0, 40, 0), (1, 40, 0)]
 
 
+def test_a_move_under_way_that_goes_elsewhere_is_not_as_before() -> None:
+    # Each byte takes 1 ns to and from ddr, 2 ns to and from nvme. After f0, s keeps the way down to
+    # ddr busy until 510, r that to nvme until 2010, and t waits behind one of them from 20 on:
+    # behind s it is back at 530, before the 60th op ends at 600; behind r at 2050, when "use"
+    # starts. r comes up after "use", 2,000 ns, for the last op.
+    def build(b: GraphBuilder) -> None:
+        for name, size in (("s", 500), ("r", 1000), ("t", 10)):
+            b.tensor(name, size, "parameter")
+        b.op("f0", "op", inputs=["s", "r"], duration_ns=10)
+        b.op("f1", "op", inputs=["t"], duration_ns=10)
+        for i in range(2, 60):
+            b.op(f"f{i}", "op", duration_ns=10)
+        b.op("use", "op", inputs=["t"], duration_ns=10)
+        b.op("last", "op", inputs=["s", "r"], duration_ns=10)
+
+    problem, budget = analyse(graph(build), machine("ddr", "nvme")), 10**4
+    others = {0: TensorChoice("ddr", HOME, {0: 60}), 1: TensorChoice("nvme", HOME, {0: 60})}
+    simulate = PlanSimulator(problem, budget, stride=1)
+    near, far = ({2: TensorChoice(tier, HOME, {1: 2})} for tier in ("ddr", "nvme"))
+    begun = simulate.begin({**others, **near})
+    assert begun == (0, 4020, 3020)
+    assert simulate.judge(far) == (0, 4070, 3020)
+    for made, cost in ((near, begun), (far, simulate.judge(far))):
+        assert agrees(problem, budget, cost, {**others, **made})
+
+
 def test_what_does_not_fit_says_how_far_it_got() -> None:
     # nothing moves: 40 B are wanted at f3, the fourth of 8 ops; 5 of them never start, and one more
     # than that says so

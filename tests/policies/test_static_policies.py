@@ -372,6 +372,29 @@ def test_longest_gap_takes_the_longest_that_covers_an_op_over_budget() -> None:
     assert moves("longest_gap", peaked(), 90)[0] == []
 
 
+@pytest.mark.parametrize("names", ["pq", "qp"])
+def test_longest_gap_takes_the_larger_of_equal_length_and_of_equal_size_the_one_released_first(
+    names: str,
+) -> None:
+    first, second = names
+
+    def taken(sizes: tuple[int, int], beside: int) -> set[str]:
+        """``first`` is idle over ops 2 and 3, ``second`` over 3 and 4, the peak is at op 3."""
+        b = GraphBuilder("equal lengths")
+        for name, size in zip(names, sizes, strict=True):
+            b.tensor(name, size)
+        for i in range(7):
+            written = [names[i - 1]] if i in (1, 2) else []
+            read = [names[i - 4]] if i in (4, 5) else []
+            room = beside if i == 3 else 0
+            b.op(f"f{i}", "m", inputs=read, outputs=written, workspace_bytes=room, duration_ns=1)
+        listed, _ = moves("longest_gap", b.build(), sum(sizes) + beside - 5)
+        return {name for _, name, _ in listed}
+
+    assert taken((10, 20), 30) == {second}
+    assert taken((20, 10), 30) == taken((10, 10), 30) == {first}
+
+
 def test_longest_gap_passes_over_gaps_that_cover_nothing_over_budget() -> None:
     b = GraphBuilder("early")
     b.tensor("long", 10)

@@ -441,7 +441,8 @@ def test_a_replay_alone_names_no_time_of_planning() -> None:
 
 def test_three_policies_are_listed_with_commas() -> None:
     failing = [result(name, None) for name in "abc"]
-    assert of_replays.verdict([result("fast", MS), *failing]).endswith("; a, b and c do not fit.")
+    said = of_replays.verdict([result("fast", MS), *failing])
+    assert facts(said, "fast", *"abc").endswith("a, b, c")
 
 
 def test_percentages_and_multiples() -> None:

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rendered import facts
 
 from hosim.errors import InputError
 from hosim.graph import GraphBuilder
@@ -97,9 +98,8 @@ def test_what_does_not_fit_spills_to_the_next_and_time_frees_room():
     assert space.place(3, 3) == "ddr"  # t0 is dead
     assert space.place(4, 2) is None  # from op 2 on there are t0, t1, t3 and t2
     assert (
-        space.full()
-        == "ddr is full: 80 B of 80 B are taken; pool is full: 40 B of 40 B are taken; nvme is "
-        "full: 0 B of 1 B are taken"
+        facts(space.full(), "ddr", "pool", "nvme")
+        == "ddr, 80 B, 80 B, pool, 40 B, 40 B, nvme, 0 B, 1 B"
     )
     assert space.place(4, 4) == "ddr"
     assert space.place(4, 5) == "ddr"  # where it is

@@ -168,7 +168,7 @@ def test_the_highest_rate_within_a_limit():
         within={"ttft.p95": limit},
     )
     assert (found.value, found.beyond.value) == (100, 1000)
-    assert str(found).startswith("the largest requests.rate with ttft.p95 within ")
+    assert facts(str(found), "requests.rate", "ttft.p95").startswith("requests.rate, ttft.p95, ")
     assert found.frame["ttft_p95_ns"].equals(table["ttft_p95_ns"])
     assert "<table" in found._repr_html_()
     none = hosim.serve_fit(

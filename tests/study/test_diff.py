@@ -53,7 +53,7 @@ def test_equal_plans_and_results_do_not_differ() -> None:
     result = replay(A, MACHINE, record=True)
     assert diff(side("a", A), side("b", A)).same
     assert diff(side("a", A, result), side("b", A, result)).same
-    assert str(diff(side("a", A), side("b", A))) == "a and b are the same"
+    assert facts(str(diff(side("a", A), side("b", A))), *"ab") == "a, b"
 
 
 def test_plans_tensor_by_tensor_and_op_by_op() -> None:
@@ -292,7 +292,8 @@ def test_a_difference_in_a_notebook_shows_twenty_rows() -> None:
         found = Diff("a<", "b", listed[:count], [], [{"op": "f", "start_ns_a": 1}])
         shown = found._repr_html_()
         assert shown.startswith(f"<h4>Figures{more}</h4>\n<table>")
-        assert shown.endswith(f"<p>a&lt; and b differ in {count} figures, 0 tensors and 1 op.</p>")
+        said = shown.rpartition("<p>")[2]
+        assert facts(said, "a&lt;", "b") == f"a&lt;, b, {count}, 0, 1"
         assert (shown.count("<tr>"), "<h4>Tensors" in shown, "<h4>Ops</h4>" in shown) == (
             1 + 20 + 1 + 1,
             False,

@@ -277,5 +277,8 @@ def test_a_value_that_no_plan_can_keep_is_not_planned(monkeypatch: pytest.Monkey
     found = fit(asked, "smallest", axis, 1.2)
     assert found.value == "9GB/s"
     assert len(tried) == 1
-    assert [probe.why.partition(" least")[0] for probe in found.probes[:2]] == ["takes at"] * 2
+    assert [probe.by_bound for probe in found.probes] == [True, True, False]
+    # a value that is not planned has no figures, and is not feasible
+    assert list(found.frame["feasible"]) == [False, False, True]
+    assert list(found.frame["makespan_ns"].isna()) == [True, True, False]
     assert by_trying(asked, axis.fields[0], axis.values, 1.2) == [found.value]

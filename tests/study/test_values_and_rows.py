@@ -307,23 +307,15 @@ def test_a_curve_that_says_what_contradicts_it() -> None:
     ]
     found = Frontier(QUESTION, listed, 50, 40, said)
     assert [r.budget_bytes for r in found.pareto] == [50, 70]
-    assert (
-        str(found)
-        == repr(found)
-        == (
-            "belady needs 50 B (40 B is too little); from 30 ns with a peak of 45 B to 20 ns "
-            f"with one of 66 B; {said[0]}; {said[1]}"
-        )
-    )
+    assert str(found) == repr(found)
+    assert str(found).endswith(f"; {said[0]}; {said[1]}")
+    assert facts(str(found), "belady").startswith("belady, 50 B, 40 B, 30 ns, 45 B, 20 ns, 66 B, ")
     assert list(found.frame["pareto"]) == [False, True, False, True, False, False]
     assert (
         facts(str(Frontier(QUESTION, listed[1:2], 50, None, ())), "belady")
         == "belady, 50 B, 30 ns, 45 B, 30 ns, 45 B"
     )
-    assert (
-        str(Frontier(QUESTION, listed[:1], None, None, ()))
-        == "belady does not fit within any budget probed"
-    )
+    assert facts(str(Frontier(QUESTION, listed[:1], None, None, ())), "belady") == "belady"
 
 
 def test_the_policy_plans_again_for_device_memory_alone() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from kineto_toys import KERNEL, call, device_op, span, trace
+from rendered import facts
 from synthetic_trace import TRUTH, recording
 
 from hosim.errors import InputError
@@ -445,7 +446,7 @@ def test_transfers_take_the_median_of_their_size_or_the_time_of_their_channel() 
     strange = predict_trace(
         parse_kineto(trace(*transfer(2, 2000, 30, "Pageable")), "strange"), learned
     )
-    assert strange.missing == ("transfers: none like these was learned",)
+    assert [line.partition(":")[0] for line in strange.missing] == ["transfers"]
     report = found.to_dict()["transfers"]
     assert report["not_learned"] == 1
     assert report["ways"] == [{"direction": "h2d", "memory": "pinned", **found.ways[way].to_dict()}]
@@ -551,12 +552,8 @@ def test_an_op_that_is_like_none_before_is_left_out_and_said() -> None:
         1,
         None,
     )
-    assert found.missing == (
-        "1 kernel of 2: no op recorded before is the same, and there is no profile",
-        "the makespan: not all ops are predicted",
-        "the total of op times: more than 20 % of the kernels are left out",
-        "transfers: the held-out part has none",
-    )
+    assert [facts(line) for line in found.missing] == ["1, 2", "", "20 %", ""]
+    assert found.missing[3].startswith("transfers: ")
     assert (
         predict_trace(sequence("aaaaz"), learn_from([sequence("ab")])).ops.total == 0
     )  # one of five

@@ -184,10 +184,10 @@ def _uses(graph: Graph) -> tuple[Numbers, Numbers, Numbers]:
     """The ops that use tensors, in their order, with each tensor once; and what each does with
     it.
     """
-    of, field = graph.ops.naming()
-    listed = field < graph.ops.lists.index("deps")
-    of, used = of[listed], np.asarray(graph.ops.named)[listed]
-    does = np.array([READS, WRITES, READS | WRITES], "B")[field[listed]]
+    lists, number = graph.ops.listed(), len(graph.ops.lists)
+    listed = lists % number < graph.ops.lists.index("deps")
+    of, used = lists[listed] // number, np.asarray(graph.ops.named)[listed]
+    does = np.array([READS, WRITES, READS | WRITES], "B")[lists[listed] % number]
     if len(graph.compact_users.flags) < len(used):  # some tensors are in two lists of an op
         _, first, which = np.unique(
             of * np.int64(len(graph.tensors)) + used, return_index=True, return_inverse=True
