@@ -7,8 +7,6 @@ followed use by use. All others are held as in the graph as it is, or longer whe
 again reads them. Planners weigh hundreds of sets of such ops.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -10,8 +10,6 @@ together, ``None`` for as many as the workload is for. Times are integer nanosec
 bytes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace

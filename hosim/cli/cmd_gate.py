@@ -1,7 +1,5 @@
 """The commands of the gate: ``hosim check``, ``baseline`` and ``ci``."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace

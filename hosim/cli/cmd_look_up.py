@@ -2,8 +2,6 @@
 ``workload``, ``hardware`` and ``runtime``, which also fits one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The commands that search over many replays: ``hosim sweep``, ``frontier``, ``fit`` and ``atlas``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

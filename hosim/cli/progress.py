@@ -2,8 +2,6 @@
 log.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Measuring a case: plan and replay it, and return a record, or a line of a matrix."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ Every size, rate and time is text with its unit, in YAML and in JSON. The blocks
 from) for readers of the file; only the top-level one is kept.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from operator import attrgetter, itemgetter

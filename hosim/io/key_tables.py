@@ -5,8 +5,6 @@ reads it and what writes it. A mapping is read after it was checked. What readin
 wrong, such as an unknown name, is an :class:`InputError` with the path inside the file.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -4,8 +4,6 @@
 A model is a preset or the path of a ``config.json``.
 """
 
-from __future__ import annotations
-
 import os
 from difflib import get_close_matches
 

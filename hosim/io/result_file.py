@@ -2,8 +2,6 @@
 :class:`~hosim.result.Result`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace

@@ -6,8 +6,6 @@ by each gate, or ``generate``, the arguments of a seeded random one
 (:func:`hosim.io.models.routing_draw.generate`).
 """
 
-from __future__ import annotations
-
 import os
 from operator import attrgetter
 from typing import Any, NotRequired

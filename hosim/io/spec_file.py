@@ -30,8 +30,6 @@ graph; the importer records in ``meta`` which ones it used. ``sha256`` is the di
 workload file, unpacked.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired

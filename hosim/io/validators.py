@@ -5,8 +5,6 @@ Validators take and return dictionaries, so that a file of 100,000 ops needs no 
 Everything is strict: ``true``, ``1.5`` and ``"12"`` are not integers, and unknown keys are errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, TypeVar
 

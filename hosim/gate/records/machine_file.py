@@ -5,8 +5,6 @@ Its name has a digest of its text, so a file never changes: two branches, or two
 write baselines at once, do not collide.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -23,8 +23,6 @@
     cover = "pairs"                          # pairwise coverage of workloads, machines and policies
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

@@ -4,8 +4,6 @@ Each figure is a mapping of its value, with its unit, its spread, its source, an
 on one row.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Annotated, Any
 
