@@ -15,8 +15,6 @@ engine replays the plan on a :class:`Hardware` and returns a :class:`Result`.
 90
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim import extensions

@@ -1,7 +1,5 @@
 """The number of devices that run a workload: the graph's, unless a caller gives another."""
 
-from __future__ import annotations
-
 from hosim.analysis.costmodel import under_runtime
 from hosim.analysis.costmodel.transfers import meeting_ranks
 from hosim.errors import InputError

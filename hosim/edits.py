@@ -15,8 +15,6 @@ An edited graph computes what the workload computes: :func:`edited` refuses a ch
 an op see other contents.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

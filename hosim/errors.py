@@ -12,8 +12,6 @@
     └── InfeasibleError        nothing fits (exit code 3; carries the out-of-memory report)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ says which there are. Each has a module ``added`` with a function for each thing
 gives a table and imports what is in it when it is first used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeVar
 

@@ -11,8 +11,6 @@ numbers: splitmix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudora
 Generators, OOPSLA 2014), chained over them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache

@@ -12,8 +12,6 @@ is its ``__init__.py``, in one form::
     __all__ = ["name"]
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module

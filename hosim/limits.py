@@ -8,8 +8,6 @@ or calls :func:`within`; what an input repeats without writing it again is count
 :class:`Budget` while it is written out.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable, Mapping

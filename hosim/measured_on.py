@@ -6,8 +6,6 @@ nothing, so a replay there is refused (:func:`check_measured_on`); :mod:`hosim.a
 scales them. Durations that name no machine are replayed as they are.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from functools import lru_cache

@@ -5,8 +5,6 @@ Of a graph and the machines that it is replayed on, :func:`notes` gives them. A 
 those of its plan (:attr:`hosim.result.Result.notes`). Whoever answers shows them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 

@@ -2,8 +2,6 @@
 device's (docs/contract.md, rule 20).
 """
 
-from __future__ import annotations
-
 from hosim.errors import HardwareError, InputError
 from hosim.graph import Graph, Op
 from hosim.hardware import Compute, Hardware

@@ -4,8 +4,6 @@ In a checkout they are in ``workloads/``, ``hardware_profiles/`` and ``notebooks
 package, in a wheel inside it.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -5,8 +5,6 @@ Pure functions over :class:`hosim.result.Timeline`. Whoever shows, compares or j
 here, so that all say the same. Times are in nanoseconds and sizes in bytes.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

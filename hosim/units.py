@@ -9,8 +9,6 @@ Decimal (``k M G T P E``) and binary (``Ki Mi Gi Ti Pi Ei``) prefixes are powers
 1024.
 """
 
-from __future__ import annotations
-
 import re
 from decimal import ROUND_HALF_EVEN, Decimal
 from numbers import Integral, Real

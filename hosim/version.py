@@ -2,6 +2,4 @@
 make.
 """
 
-from __future__ import annotations
-
 __version__ = "0.2.0"

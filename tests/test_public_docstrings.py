@@ -89,7 +89,8 @@ def check(of: Any, *, public: bool) -> None:
     for section in set(found) & {"Parameters", "Attributes", "Returns", "Raises"}:
         assert all(text.endswith(".") for text in items(found[section]).values()), section
     if not inspect.isclass(of):
-        assert ("Returns" in found) == (inspect.signature(of).return_annotation != "None")
+        returned = inspect.signature(of).return_annotation
+        assert ("Returns" in found) == (returned not in (None, "None"))
     raised = {
         name
         for name in items(found.get("Raises", ""))

@@ -1,7 +1,5 @@
 """Gaps: the intervals in which a tensor lies idle, and so may leave the device tier."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import NamedTuple
 

@@ -8,8 +8,6 @@ verifier has clocks of its own (:mod:`hosim.analysis.verifying.verifier_walk`): 
 where a planner does.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from functools import cached_property

@@ -12,8 +12,6 @@ tensors that ops of the device use, each held there from its first user on the d
 one, as if the others used copies of their own.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ a has ended when b starts in every replay: producers and the order of a stream s
 follows from them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

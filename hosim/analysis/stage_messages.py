@@ -2,8 +2,6 @@
 lets all exchanges happen (docs/contract.md, rule 21).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -8,8 +8,6 @@ out, so that a gap may contain uses: it asks for less than the tensor does, neve
 about to be overwritten unread has no gap.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

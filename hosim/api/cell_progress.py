@@ -2,8 +2,6 @@
 elsewhere it shows nothing.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Iterator

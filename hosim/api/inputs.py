@@ -10,20 +10,19 @@ together, ``None`` for as many as the workload is for. Times are integer nanosec
 bytes.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from hosim import io
 from hosim.api.cell_progress import in_cell
 from hosim.devices_of_graph import on_devices
 from hosim.engine import read_budget
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io import rescaled
+from hosim.io import models, rescaled, runtimes
 from hosim.io.options import OPTIONS, RESERVED, Given
 from hosim.jitter import Jitter
 from hosim.limits import listed_within
@@ -122,20 +121,14 @@ def load(
     if isinstance(workload, Graph):
         return workload
     if not isinstance(workload, Mapping):
-        from hosim.io import load_named
-
-        return load_named(named(workload, "workload"))
+        return io.load_named(named(workload, "workload"))
     if "ops" in workload:
-        from hosim.io import workload_from_dict
-
-        return workload_from_dict(dict(workload))
+        return io.workload_from_dict(dict(workload))
     if "builder" in workload or "importer" in workload:
-        from hosim.io import check_spec, make
-
-        return make(check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload")
+        return io.make(
+            io.check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload"
+        )
     from hosim.io.importers import builder_parameters, name_of
-    from hosim.io.models import build
-    from hosim.io.runtimes import with_runtime
 
     if "model_type" not in workload and "model" not in workload:
         raise InputError(
@@ -147,7 +140,7 @@ def load(
         )
     parameters = builder_parameters(workload)
     try:
-        return build(name_of(parameters), with_runtime(parameters))
+        return models.build(name_of(parameters), runtimes.with_runtime(parameters))
     except InputError as error:
         raise InputError(error.message, source="workload", where=error.where) from None
 
@@ -156,9 +149,7 @@ def under(graph: Graph, runtime: AnyRuntime) -> Graph:
     """The graph under a runtime, if one is asked for. Raises :class:`InputError`."""
     if runtime is None:
         return graph
-    from hosim.io.runtimes import under_runtime
-
-    return under_runtime(graph, runtime)
+    return runtimes.under_runtime(graph, runtime)
 
 
 def machine(hardware: Machine) -> Hardware:
@@ -167,12 +158,11 @@ def machine(hardware: Machine) -> Hardware:
     """
     if isinstance(hardware, Hardware):
         return hardware
-    from hosim.io import hardware_from_dict, load_hardware
     from hosim.shipped import find_hardware
 
     if isinstance(hardware, Mapping):
-        return hardware_from_dict(dict(hardware), source="hardware")
-    return load_hardware(find_hardware(named(hardware, "hardware")))
+        return io.hardware_from_dict(dict(hardware), source="hardware")
+    return io.load_hardware(find_hardware(named(hardware, "hardware")))
 
 
 def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:
@@ -289,14 +279,14 @@ def _graph(workload: Workload, profiles: Sequence[Hardware], asked: Given) -> Gr
 def _routed(graph: Graph, asked: Given) -> Graph:
     """The graph of the routing's steps that are asked for."""
     from hosim.data.expert_routing import realise
-    from hosim.io import load_routing
-    from hosim.io.models import build
     from hosim.study.asked import parse_steps
 
     recipe = graph.meta.get("builder")
     if isinstance(recipe, Mapping) and recipe.get("routing") is not None:
-        graph = build(graph.name, {**recipe, "routing": None})  # what was drawn gives way to it
-    loaded = load_routing(asked.routing, graph)
+        graph = models.build(
+            graph.name, {**recipe, "routing": None}
+        )  # what was drawn gives way to it
+    loaded = io.load_routing(asked.routing, graph)
     wanted = parse_steps(asked.steps, len(loaded.steps))
     return realise(loaded, wanted if len(wanted) > 1 else wanted[0])
 

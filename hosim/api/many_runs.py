@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pandas import DataFrame
 from rich.console import Group
 
+from hosim import study
 from hosim.analysis.remarks import (
     beside_fastest,
     draws_notes,
@@ -47,6 +48,7 @@ from hosim.report.answers import Answer
 from hosim.report.of_studies import errors
 from hosim.report.printing import cell, column_title, paragraph, table_of
 from hosim.result import STALL_CAUSES, Result
+from hosim.study import rows_of_answers, searches
 from hosim.study.asked import AnyPolicy, Value, parse_axis, read_vary, searching
 from hosim.study.rows_of_answers import DEVICE_TIER, FEASIBLE, VARIED, records
 
@@ -240,7 +242,6 @@ def compare(
         return _compared_machines(workload, hardware, policies, budget, options)
     from hosim.study import compare as compared
     from hosim.study import regret
-    from hosim.study.rows_of_answers import figure_columns, figures, frame
 
     asked = questions(workload, [hardware], policies, budget, **options)
     profile, regrets = asked[0].hardware, list[Regret]()
@@ -255,7 +256,8 @@ def compare(
         results = compared(asked, begins, keep)
     more = ("planning_s", "replay_s")
     rows: list[dict[str, Value]] = [
-        {**figures(r, profile), **{name: getattr(r, name) for name in more}} for r in results
+        {**rows_of_answers.figures(r, profile), **{name: getattr(r, name) for name in more}}
+        for r in results
     ]
     said = [
         *(line for result in results for line in result.notes),
@@ -264,7 +266,9 @@ def compare(
     there = {result.policy for result in results}
     if missing := [one.choice.label for one in asked if one.choice.label not in there]:
         said.append(f"interrupted: no result of {', '.join(missing)}")
-    table = ComparedFrame(frame(rows, [*figure_columns(profile), *more]))
+    table = ComparedFrame(
+        rows_of_answers.frame(rows, [*rows_of_answers.figure_columns(profile), *more])
+    )
     table.attrs["notes"] = each_once([*said, *draws_notes(results)])
     table.attrs["paired"] = beside_fastest(results)
     table.attrs["regret"] = regrets
@@ -276,14 +280,15 @@ def compare(
 def _answered(asked: Sequence[Question], results: Sequence[Result]) -> Answer:
     """The answer of a comparison, as the command shows it."""
     from hosim.report.answers import comparison_answer, comparison_title
-    from hosim.study.searches import tokens_of
 
     one = asked[0]
     alone = resident_step(one.graph, one.hardware)
     title = comparison_title(one.graph.name, one.hardware, one.budget_bytes, alone.peak_bytes)
     moved = fastest_with_ours(results), least_in_parts(results)
     advice = no_offload(one.graph, alone.makespan_ns, alone.peak_bytes, one.budget_bytes, *moved)
-    return comparison_answer(title, one.hardware, results, advice, tokens=tokens_of(one.graph))
+    return comparison_answer(
+        title, one.hardware, results, advice, tokens=searches.tokens_of(one.graph)
+    )
 
 
 def _compared_machines(
@@ -293,8 +298,6 @@ def _compared_machines(
     budget: Budget,
     options: dict[str, Any],
 ) -> DataFrame:
-    from hosim.study import compare_machines
-
     one = ("within", "time", "work", "progress", "regret")
     if any([options[name] for name in one]):
         raise InputError(
@@ -307,7 +310,7 @@ def _compared_machines(
     chosen = "hyperoffload" if policies is None else policies
     asked = questions(workload, listed, chosen, budget, **options)
     with in_cell() as tell:
-        found = compare_machines(asked, tell).frame
+        found = study.compare_machines(asked, tell).frame
     table = ComparedFrame(found)
     table.attrs["notes"] = [*found.attrs["notes"], *less_than_asked(asked)]
     return table
@@ -369,9 +372,6 @@ def sweep(
     3                          4000000000          160                 10
     """
     from hosim.report.answers import sweep_answer
-    from hosim.study import capped, notes_on_rows, under_way
-    from hosim.study import sweep as swept
-    from hosim.study.rows_of_answers import frame
     from hosim.study.runs import cluster, pool
 
     scheduler, progress = options["scheduler"], options["progress"]
@@ -382,15 +382,19 @@ def sweep(
     with in_cell() as tell:
 
         def told(done: int, total: int, failed: int) -> None:
-            tell(under_way(done, total, failed))
+            tell(study.under_way(done, total, failed))
             if progress is not None:
                 progress(done, total, failed)
 
-        found = swept(asked, points, options["output"], runner, told)
-    plain = frame(
+        found = study.sweep(asked, points, options["output"], runner, told)
+    plain = rows_of_answers.frame(
         found.rows,
         found.columns,
-        (*asked.notes, *capped(asked, points), *notes_on_rows(asked, found.given, found.rows)),
+        (
+            *asked.notes,
+            *study.capped(asked, points),
+            *study.notes_on_rows(asked, found.given, found.rows),
+        ),
     )
     table = ComparedFrame(plain)
     table.attrs["notes"] = plain.attrs["notes"]
@@ -458,7 +462,6 @@ def diff(
     layerwise and on_demand differ in 3 figures, 1 tensor and 2 ops
     """
     from hosim.study import diff as differ
-    from hosim.study import side_of
 
     graph = None if workload is None else load(workload)
     if isinstance(a, Plan):
@@ -475,7 +478,8 @@ def diff(
     if graph is not None and profile is not None:
         budget_bytes = read_budget(budget).of(graph, profile)[1]
     return differ(
-        side_of(a, graph, profile, budget_bytes), side_of(b, graph, profile, budget_bytes)
+        study.side_of(a, graph, profile, budget_bytes),
+        study.side_of(b, graph, profile, budget_bytes),
     )
 
 
@@ -562,13 +566,10 @@ def frontier(
     >>> print(hosim.frontier(b.build(), "toy", "belady", points=3, refine=0))
     belady needs 40 B; from 60.3 us with a peak of 40 B to 60.3 us with one of 40 B
     """
-    from hosim.study.searches import frontier as traced
-    from hosim.study.searches import priced
-
     asked = question(workload, hardware, policy, budget, **options)
-    asked = replace(asked, profile=priced(asked.profile, options["price"]))
+    asked = replace(asked, profile=searches.priced(asked.profile, options["price"]))
     with in_cell() as tell:
-        return traced(asked, options["points"], options["refine"], tell)
+        return searches.frontier(asked, options["points"], options["refine"], tell)
 
 
 @keywords(*declared("devices largest smallest slowdown rescale"))
@@ -613,10 +614,9 @@ def fit(
     >>> answer.value, answer.beyond.value
     ('3 GB/s', '2 GB/s')
     """
-    from hosim.study.searches import STEPS, sought
-    from hosim.study.searches import fit as fitted
-
-    wanted, text = sought(options["largest"], options["smallest"])
+    wanted, text = searches.sought(options["largest"], options["smallest"])
     asked = question(workload, hardware, policy, budget, **options)
     with in_cell() as tell:
-        return fitted(asked, wanted, parse_axis(text, STEPS), options["slowdown"], tell)
+        return searches.fit(
+            asked, wanted, parse_axis(text, searches.STEPS), options["slowdown"], tell
+        )

@@ -9,6 +9,7 @@ from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Machine, Workload, load, question
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.io import importers
 from hosim.io.options import declared, keywords
 
 if TYPE_CHECKING:
@@ -130,19 +131,17 @@ def _settings(wanted: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str,
 def _parameters(workload: Any) -> dict[str, Any] | None:
     """The parameters of a builder that a workload names; ``None`` for any other workload."""
     from hosim.io import names_model
-    from hosim.io.importers import builder_parameters
 
     if isinstance(workload, str):
-        return builder_parameters(workload) if names_model(workload) else None
+        return importers.builder_parameters(workload) if names_model(workload) else None
     if isinstance(workload, Mapping) and ("model" in workload or "model_type" in workload):
-        return builder_parameters(workload)
+        return importers.builder_parameters(workload)
     return None
 
 
 def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
     """The step under a runtime, built once. Raises :class:`InputError`."""
     from hosim.data.runtime import RUNTIME, as_data
-    from hosim.io.importers import name_of
     from hosim.io.models import build
     from hosim.io.runtimes import runtime_named, with_runtime
 
@@ -158,6 +157,6 @@ def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
             )
         under = {RUNTIME: as_data(software)}
     try:
-        return build(name_of(parameters), {**with_runtime(parameters), **under})
+        return build(importers.name_of(parameters), {**with_runtime(parameters), **under})
     except InputError as error:
         raise InputError(error.message, source="workload", where=error.where) from None

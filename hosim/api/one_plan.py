@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hosim import engine as engines
+from hosim import io
 from hosim.analysis.lower_bounds import bound_of_result_ns
 from hosim.analysis.verifying import verify
 from hosim.api.cell_progress import in_cell
@@ -187,13 +188,11 @@ def replay(
     >>> hosim.replay(hosim.Plan(b.build(), cache_ops=(up, off)), "toy", budget="100%").makespan_ns
     90
     """
-    from hosim.io import check_tiers
-
     _expect_plan(plan)
     budget_bytes, compete = options.pop("budget_bytes"), options["compete"]
     jitter_of(options["jitter"])
     profile, planned_bytes = _machine_of(plan, hardware, options.pop("devices"))
-    check_tiers(plan, profile, source="plan")
+    io.check_tiers(plan, profile, source="plan")
     if budget is not None:
         budget_bytes = read_budget(budget).of(plan.workload, profile)[1]
     usable = planned_bytes if budget_bytes is None else budget_bytes
@@ -258,13 +257,12 @@ def explain(
     >>> print(str(why).splitlines()[1])
     If what lives below came up at its first use and nothing else moved, hbm would hold 40 B at op f; the plan holds 40 B at
     """
-    from hosim.io import check_tiers
     from hosim.planner.hyperoffload.explanations import explain as explained
     from hosim.report import PlanExplanation
 
     _expect_plan(plan)
     profile, planned_bytes = _machine_of(plan, hardware, options["devices"])
-    check_tiers(plan, profile, source="plan")
+    io.check_tiers(plan, profile, source="plan")
     usable = planned_bytes if budget is None else read_budget(budget).of(plan.workload, profile)[1]
     return PlanExplanation(
         explained(plan, profile, profile.device.capacity_bytes if usable is None else usable)
@@ -356,7 +354,6 @@ def blame(
     >>> print(why.prices[0])
     +1.00 GB/s of h2d saves 20 ns
     """
-    from hosim.io import check_tiers
     from hosim.study import blame as blamed
     from hosim.study import steps_of
 
@@ -364,7 +361,7 @@ def blame(
     plan = workload if isinstance(workload, Plan) else None
     if plan is not None:
         hardware, planned_bytes = _machine_of(plan, hardware, options["devices"])
-        check_tiers(plan, hardware, source="plan")
+        io.check_tiers(plan, hardware, source="plan")
         options["devices"] = hardware.devices
         budget = planned_bytes if budget is None else budget
     elif hardware is None:

@@ -11,6 +11,8 @@ from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.io.options import file_of
 from hosim.plain_text import counted
+from hosim.report import drawn
+from hosim.report.drawn import studies
 from hosim.result import Result
 from hosim.study.rows_of_answers import VARIED
 
@@ -68,13 +70,12 @@ def plot(
     ['Streams and channels', 'Memory: hbm', 'Memory: ddr']
     """
     from hosim.base.files import write_bytes
-    from hosim.report.drawn import image, image_kind
 
     target = None if path is None else file_of(path, "path")
-    kind = None if target is None else image_kind(target)
+    kind = None if target is None else drawn.image_kind(target)
     figure = figure_of(result)
     if target is not None and kind is not None:
-        write_bytes(target, image(figure, kind))
+        write_bytes(target, drawn.image(figure, kind))
     return figure
 
 
@@ -98,10 +99,8 @@ def figure_of(shown: Result | Plan | DataFrame | Fit | Frontier) -> Figure:
 
 
 def _sweep_figure(table: DataFrame) -> Figure:
-    from hosim.report.drawn.studies import sweep_figure
-
     columns = [column for column in table.attrs[VARIED].values() if column in table.columns]
-    return sweep_figure(table, several_values(table, columns), "Makespan")
+    return studies.sweep_figure(table, several_values(table, columns), "Makespan")
 
 
 def several_values(table: DataFrame, columns: Sequence[str]) -> list[str]:
@@ -120,8 +119,6 @@ def several_values(table: DataFrame, columns: Sequence[str]) -> list[str]:
 
 
 def _fit_figure(found: Fit) -> Figure:
-    from hosim.report.drawn.studies import curve_figure
-
     results = [probe.result for probe in found.probes]
     times = [None if r is None or not r.feasible else r.makespan_ns for r in results]
     limits = [
@@ -131,7 +128,7 @@ def _fit_figure(found: Fit) -> Figure:
         for r in results
     ]
     asked = found.question
-    return curve_figure(
+    return studies.curve_figure(
         " + ".join(found.axis.fields),
         [probe.value for probe in found.probes],
         times,
@@ -144,7 +141,6 @@ def _fit_figure(found: Fit) -> Figure:
 def _robustness_figure(table: DataFrame) -> Figure:
     from pandas import isna
 
-    from hosim.report.drawn.studies import spread_figure
     from hosim.study import percentiles
 
     rows = percentiles(table)
@@ -155,27 +151,23 @@ def _robustness_figure(table: DataFrame) -> Figure:
         ]
         for row in makespans.to_dict("records")
     }
-    return spread_figure(times, "Makespan with varied times")
+    return studies.spread_figure(times, "Makespan with varied times")
 
 
 def _frontier_figure(found: Frontier) -> Figure:
-    from hosim.report.drawn.studies import frontier_figure
-
     tier, asked = found.question.hardware.device_tier, found.question
     curve = [
         (result.peak_bytes[tier], result.makespan_ns)
         for result in found.pareto
         if result.makespan_ns is not None
     ]
-    return frontier_figure(
+    return studies.frontier_figure(
         {asked.choice.label: curve},
         f"{asked.graph.name} on {asked.hardware.name}: makespan by peak memory of {tier}",
     )
 
 
 def _replay_figure(result: Result) -> Figure:
-    from hosim.report.drawn import replay_figure
-
     if result.timeline is None or result.replayed is None:
         raise InputError(
             "the result has no timeline: replay the plan with hosim.replay(plan, hardware, "
@@ -183,11 +175,10 @@ def _replay_figure(result: Result) -> Figure:
             source="plot",
         )
     replayed, profile = result.replayed
-    return replay_figure(replayed.graph, profile, result)
+    return drawn.replay_figure(replayed.graph, profile, result)
 
 
 def _comparison_figure(table: DataFrame) -> Figure:
-    from hosim.report.drawn.studies import comparison_figure
     from hosim.study.rows_of_answers import results_of
 
-    return comparison_figure(*results_of(table))
+    return studies.comparison_figure(*results_of(table))

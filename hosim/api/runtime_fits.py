@@ -1,7 +1,5 @@
 """``hosim runtime fit``: a runtime from lines of a user's own logs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Python's cyclic garbage collector, and when not to let it run."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

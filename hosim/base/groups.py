@@ -1,7 +1,5 @@
 """Values in groups of equal keys, and rows in groups of equal columns."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 

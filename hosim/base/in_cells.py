@@ -1,7 +1,5 @@
 """The display of hosim's data in a notebook cell: a table instead of every field."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Percentiles of a few values by the nearest rank."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

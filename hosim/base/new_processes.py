@@ -5,8 +5,6 @@ Nothing else in hosim starts a process of Python. A terminal sends Ctrl-C to all
 that still loads Python would print a traceback, before any code of ours could ignore it.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

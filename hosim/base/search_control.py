@@ -6,8 +6,6 @@ and Ctrl-C are looked at nowhere else. What was done until then is counted as wo
 same plan again anywhere.
 """
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterator

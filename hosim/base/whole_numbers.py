@@ -2,28 +2,26 @@
 objects.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
 from operator import index, is_
-from typing import Any
+from typing import Any, get_type_hints
 
 from hosim.plain_text import one_line, shown
 
-_ONE = ("int", "int | None")
-_WHOLE = frozenset(
-    {
-        *(*_ONE, "tuple[int, ...]", "Mapping[str, int]"),
-        *(
-            "tuple[tuple[int, int], ...]",
-            "tuple[tuple[str, int], ...]",
-            "tuple[tuple[str, int | None], ...]",
-        ),
-    }
-)
-"""Annotations of fields that hold whole numbers, and names and lists around them."""
+_ONE: dict[Any, str] = {int: "int", int | None: "int | None"}
+_WHOLE = _ONE | {
+    hint: str(hint)
+    for hint in (
+        tuple[int, ...],
+        Mapping[str, int],
+        tuple[tuple[int, int], ...],
+        tuple[tuple[str, int], ...],
+        tuple[tuple[str, int | None], ...],
+    )
+}
+"""Types of fields that hold whole numbers, and names and lists around them, each with its text."""
 
 _UNITS = {
     "_ns": " of ns",
@@ -68,7 +66,7 @@ def keep_whole(
     for name, annotation in _fields(made.__class__):
         value = getattr(made, name)
         where = f"{about}, {name}" if about else name
-        if annotation in _ONE:
+        if annotation in _ONE.values():
             if value is None and annotation == "int | None":
                 continue
             found: object = whole(value)
@@ -113,4 +111,6 @@ def _kept(value: object, texts: bool, nothing: bool, wrong: list[object]) -> obj
 @cache
 def _fields(made: Any) -> tuple[tuple[str, str], ...]:
     """The fields of a class that hold whole numbers, each with its annotation."""
-    return tuple([(field.name, str(field.type)) for field in fields(made) if field.type in _WHOLE])
+    hints = get_type_hints(made)
+    names = [field.name for field in fields(made) if hints[field.name] in _WHOLE]
+    return tuple([(name, _WHOLE[hints[name]]) for name in names])

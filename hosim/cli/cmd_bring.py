@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hosim import io, report
 from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json, write_page
@@ -20,6 +21,7 @@ from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say
 from hosim.errors import InputError
+from hosim.io.importers import recordings
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared, refuse_others
 
 if TYPE_CHECKING:
@@ -57,8 +59,6 @@ _WORKLOAD = declared(
 @command(*_WORKLOAD)
 def import_(given: Given) -> None:
     """Convert a model's graph to a workload file."""
-    from hosim.io import load_any, load_named, save_workload
-    from hosim.io.importers.recordings import import_kineto
     from hosim.notes import notes
     from hosim.report.listed import workload_line
 
@@ -66,12 +66,12 @@ def import_(given: Given) -> None:
     sizes = dict(map(_size, given.dim or ()))
     with progress(f"reading {source}"):
         if execution_trace is not None:
-            graph = import_kineto(source, execution_trace)
+            graph = recordings.import_kineto(source, execution_trace)
         elif sizes or source.exists():
-            graph = load_any(source, sizes)
+            graph = io.load_any(source, sizes)
         else:
-            graph = load_named(str(source))
-    save_workload(graph, output)
+            graph = io.load_named(str(source))
+    io.save_workload(graph, output)
     say(f"wrote {output}: {workload_line(graph)}")
     for each in notes(graph):
         say(str(each))
@@ -119,29 +119,25 @@ _KERNELS = (
 
 def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
     """The function that reads a file: a table of kernels, or of the layers of a model."""
-    from hosim.io import load_named
-    from hosim.io.importers.recordings import read_kernel_tables
-
     if model is None:
-        return lambda source: read_kernel_tables(source, say)
-    recipe = load_named(model).meta.get("builder")
+        return lambda source: recordings.read_kernel_tables(source, say)
+    recipe = io.load_named(model).meta.get("builder")
     if not isinstance(recipe, Mapping):
         raise InputError(f"expected a model of a builder, got {model}", source="--model")
-    return lambda source: read_kernel_tables(source, say, recipe)
+    return lambda source: recordings.read_kernel_tables(source, say, recipe)
 
 
 @command(*_KERNELS)
 def import_kernels(given: Given) -> None:
     """Convert measured kernel times to a table of a profile."""
     from hosim.base.files import compressed, write_bytes
-    from hosim.io.importers.recordings import of_machine, tables_text
 
     sources, output, machine = given.sources, given.output, given.machine
     read = _reader(given.model)
-    tables = of_machine(
+    tables = recordings.of_machine(
         [table for source in sources for table in read(source)], machine, "--machine"
     )
-    text = tables_text(tables).encode()
+    text = recordings.tables_text(tables).encode()
     write_bytes(output, compressed(text) if output.name.endswith(".gz") else text)
     for table in tables:
         named = ", ".join(
@@ -195,7 +191,6 @@ def validate(given: Given) -> None:
     and compares hosim's plans with their runs. Several recordings are ranks of one program:
     their collectives wait for each other. --detail prints every figure.
     """
-    from hosim.report import of_studies
     from hosim.report.answers import validation_answer
     from hosim.units import parse_share
 
@@ -232,15 +227,13 @@ def validate(given: Given) -> None:
         validation = replayed(trace, given.device)
     data = validation_to_dict(validation)
     if html is not None:
-        from hosim.report import validation_page
-
         write_page(
             html,
-            validation_page(
+            report.validation_page(
                 data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans
             ),
         )
-    tables = of_studies.validation
+    tables = report.of_studies.validation
     show_answer(validation_answer(data), given, lambda: data, lambda: [tables(data)])
     if bound is not None and (said := complaint(validation.verdict, bound)):
         say(f"{trace}: {said}")
@@ -295,7 +288,6 @@ def _holds(folder: Path) -> str:
 
 def _schemes(folder: Path, json: bool) -> None:
     from hosim.base.files.formats import unexpected
-    from hosim.report import of_studies
     from hosim.validate import validate_schemes
 
     expected = "a folder that python -m hosim.gpu has written, with its meta.json"
@@ -308,7 +300,7 @@ def _schemes(folder: Path, json: bool) -> None:
     if json:
         print_json(data)
     else:
-        console().print(of_studies.schemes(data))
+        console().print(report.of_studies.schemes(data))
 
 
 _ALONE = "it fits tables alone"
@@ -380,18 +372,17 @@ def calibrate(given: Given) -> None:
 
 def _fit_kernels(given: Given) -> None:
     from hosim.base.files import read, write
-    from hosim.io import load_hardware
-    from hosim.io.importers.recordings import of_machine, read_kernel_tables
-    from hosim.report import of_studies
     from hosim.shipped import find_hardware
     from hosim.validate.fits import fit_kernels, kernels_report, profile_with_kernels
 
     files, base, output = given.kernels, given.base, given.output
     path = find_hardware(base)
-    tables = of_machine(
-        [table for file in files for table in read_kernel_tables(file)], given.machine, "--machine"
+    tables = recordings.of_machine(
+        [table for file in files for table in recordings.read_kernel_tables(file)],
+        given.machine,
+        "--machine",
     )
-    fits = fit_kernels(tables, load_hardware(path))
+    fits = fit_kernels(tables, io.load_hardware(path))
     if output is not None:
         stem = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
         write(
@@ -403,13 +394,11 @@ def _fit_kernels(given: Given) -> None:
     if given.json:
         print_json(data)
     else:
-        console().print(of_studies.kernels(data))
+        console().print(report.of_studies.kernels(data))
 
 
 def _fit_traces(given: Given) -> None:
     from hosim.base.files import read, write
-    from hosim.io import load_hardware
-    from hosim.report import of_studies
     from hosim.shipped import find_hardware
     from hosim.validate import Measurements, calibrated_profile, learned_part, read_measurements
     from hosim.validate import calibrate as fitted
@@ -420,7 +409,7 @@ def _fit_traces(given: Given) -> None:
         recorded = read_measurements(given.traces)
         others = read_measurements(given.predict or []).traces
     base = _base_of(given, recorded)
-    machine = load_hardware(find_hardware(base)) if base is not None else None
+    machine = io.load_hardware(find_hardware(base)) if base is not None else None
     for option, asked, lacks in (
         ("--hold-out", hold_out is not None, "a trace: a bandwidth sweep has no iterations"),
         ("--predict", bool(given.predict), "a trace to fit: a bandwidth sweep has no ops"),
@@ -449,14 +438,13 @@ def _fit_traces(given: Given) -> None:
     if given.json:
         print_json(data)
     else:
-        console().print(of_studies.calibration(data))
+        console().print(report.of_studies.calibration(data))
 
 
 def _base_of(given: Given, recorded: Measurements) -> str | None:
     """The profile that is given, or that of the recorded device; ``None`` where none is known and
     none is to be written.
     """
-    from hosim.io import load_hardware
     from hosim.shipped import find_hardware, hardware
     from hosim.validate import base_with_figures, likely_base
 
@@ -470,7 +458,7 @@ def _base_of(given: Given, recorded: Measurements) -> str | None:
         devices = [info for trace in recorded.traces for info in trace.devices.values()]
         found = None
         if devices and not recorded.device:
-            profiles = (load_hardware(find_hardware(name)) for name in hardware())
+            profiles = (io.load_hardware(find_hardware(name)) for name in hardware())
             found = base_with_figures(devices[0], profiles)
         if found is None and given.output is not None:
             raise
@@ -487,7 +475,6 @@ def _predicted(
 ) -> list[HeldOut]:
     """Predictions of other recordings. Raises :class:`InputError` without a base."""
     from hosim.base.files import read
-    from hosim.io import hardware_from_dict
     from hosim.shipped import find_hardware
     from hosim.validate import calibrated_profile, learn_from, modelled, predict_trace
 
@@ -498,7 +485,7 @@ def _predicted(
             "needs a profile of the recorded device: name it with --base", source="--predict"
         )
     learned = learn_from(seen.traces, calibration.ways)
-    profile = hardware_from_dict(
+    profile = io.hardware_from_dict(
         calibrated_profile(calibration, read(find_hardware(base), "hardware"), base)
     )
     return [predict_trace(each, learned, modelled(each, calibration, profile)) for each in others]

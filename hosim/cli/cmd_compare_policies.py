@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hosim import report
 from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end, show_answer
 from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
@@ -25,6 +26,8 @@ from hosim.cli.progress import progress
 from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.io.options import OPTIONS, Given, Option, Options, declared, refuse_others
+from hosim.report import answers, of_replays
+from hosim.study import searches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -54,11 +57,8 @@ FITTING = (
 
 def compare_on_machines(options: Options, given: Given) -> None:
     """Print one table over machines. ``options`` are those of the command."""
-    from hosim.report.answers import machines_answer
-    from hosim.report.of_replays import in_draws
     from hosim.report.of_studies import machine_comparison
     from hosim.study import compare_machines
-    from hosim.study.searches import NEAR, priced, prices_of
 
     names = [name.strip() for name in given.hardware.split(",") if name.strip()]
     if not names:
@@ -71,14 +71,14 @@ def compare_on_machines(options: Options, given: Given) -> None:
     given.policies = given.policies or "hyperoffload"
     asked = questions_of(given, list(dict.fromkeys(names)))
     if given.price is not None:
-        prices = {hardware_of(name).name: p for name, p in prices_of(given.price).items()}
+        prices = {hardware_of(name).name: p for name, p in searches.prices_of(given.price).items()}
         if unknown := set(prices) - {one.hardware.name for one in asked}:
             raise InputError(
                 f"{', '.join(sorted(unknown))} is not among the machines that are compared",
                 source="--price",
             )
         asked = [
-            replace(one, profile=priced(one.profile, prices.get(one.hardware.name)))
+            replace(one, profile=searches.priced(one.profile, prices.get(one.hardware.name)))
             for one in asked
         ]
     with progress() as tell:
@@ -86,7 +86,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
     say_notes(found.notes)
     rows, profiles = found.rows, {one.hardware.name: one.hardware for one in asked}
     pairs = found.paired
-    answer = machines_answer(rows, profiles, str(found))
+    answer = answers.machines_answer(rows, profiles, str(found))
     paired = [each.row for each in pairs]
     data = {
         "format": "hosim.machines/1",
@@ -96,9 +96,11 @@ def compare_on_machines(options: Options, given: Given) -> None:
     }
 
     def tables() -> Iterator[RenderableType]:
-        yield machine_comparison(rows, profiles, NEAR, str(found))
+        yield machine_comparison(rows, profiles, searches.NEAR, str(found))
         if pairs:
-            yield in_draws([line.result for line in found.lines], found.names, found.ranks)
+            yield of_replays.in_draws(
+                [line.result for line in found.lines], found.names, found.ranks
+            )
 
     failed = any(line.result.failed for line in found.lines)
     fits = failed or any(line.result.feasible for line in found.lines)
@@ -176,11 +178,11 @@ def compare_policies(given: Given) -> None:
 
         write_picture(given.plot, comparison_figure(results, machine.device_tier))
     if given.html is not None:
-        from hosim.report import comparison_page
-
         shown = list(_tables(asked, compared))
         graph, recorded = asked[0].graph, compared.recorded
-        write_page(given.html, comparison_page(answer, graph, machine, results, recorded, shown))
+        write_page(
+            given.html, report.comparison_page(answer, graph, machine, results, recorded, shown)
+        )
     if given.json:
         from dataclasses import asdict
 
@@ -192,9 +194,7 @@ def compare_policies(given: Given) -> None:
     else:
         print_answer(answer, given, lambda: _tables(asked, compared), title=False)
         if compared.regrets and not given.detail:
-            from hosim.report.of_replays import regrets
-
-            console().print(regrets(compared.regrets))
+            console().print(of_replays.regrets(compared.regrets))
     if compared.interrupted:
         raise KeyboardInterrupt
     if any(result.failed for result in results):
@@ -220,14 +220,12 @@ class _Compared:
 def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     """Plan and replay, with the question on stdout at once and rows on stderr as they end."""
     from hosim.engine import resident_step
-    from hosim.report.answers import comparison_title
 
     graph, machine, budget = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
     alone = resident_step(graph, machine)
-    begin_answer(comparison_title(graph.name, machine, budget, alone.peak_bytes), given)
+    begin_answer(answers.comparison_title(graph.name, machine, budget, alone.peak_bytes), given)
     # the first line waits for none of these
     from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
-    from hosim.report.answers import row_line
     from hosim.study import compare, mispredictions, predicts, regret
     from hosim.study.asked import searching
 
@@ -237,7 +235,7 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     row_ended = rows_as_they_end()
 
     def keep(question: Question, plan: Plan, result: Result) -> None:
-        row_ended(row_line(result))
+        row_ended(answers.row_line(result))
         if given.html is not None and result.feasible:
             recorded.append((plan, result))
         if predicts(plan) and result.feasible:
@@ -263,8 +261,6 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     from hosim.analysis import largest_op
     from hosim.engine import resident_step
     from hosim.report.answers import comparison_answer, comparison_title
-    from hosim.report.of_replays import verdict, without_runtime
-    from hosim.study.searches import tokens_of
 
     graph, machine = asked[0].graph, asked[0].hardware
     alone, results = resident_step(graph, machine), compared.results
@@ -281,12 +277,20 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     if best is not None:
         lines += [(line, "less memory") for line in following(given, _OPTIONS, "frontier")]
     chosen = _chosen(asked, given) if is_plain() else ""
-    nothing = "" if best else verdict(results, *graph.derived(largest_op))
+    nothing = "" if best else of_replays.verdict(results, *graph.derived(largest_op))
     enough = "" if given.budget or given.detail else _enough(asked, compared, alone.peak_bytes)
     answer = comparison_answer(
-        title, machine, results, compared.advice, enough, chosen, nothing, lines, tokens_of(graph)
+        title,
+        machine,
+        results,
+        compared.advice,
+        enough,
+        chosen,
+        nothing,
+        lines,
+        searches.tokens_of(graph),
     )
-    unnamed = "" if given.detail else without_runtime(graph, results)
+    unnamed = "" if given.detail else of_replays.without_runtime(graph, results)
     return replace(answer, notes=(*answer.notes, *([unnamed] if unnamed else [])))
 
 
@@ -320,8 +324,6 @@ def _phase(graph: Graph) -> str:
 def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int) -> str:
     """The memory that is enough, by the planner if it is compared and everything fits."""
     from hosim.analysis.remarks import OURS
-    from hosim.report.answers import cheapest_sentence
-    from hosim.study.searches import enough_memory
     from hosim.units import human_size
 
     results = {result.policy: result for result in compared.results}
@@ -330,7 +332,7 @@ def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int)
     if not fits or not ours or compared.interrupted or ours[0].choice.label not in results:
         return ""
     with progress() as tell:
-        found = enough_memory(
+        found = searches.enough_memory(
             ours[0],
             results[ours[0].choice.label],
             lambda budget: tell(f"{ours[0].choice.label} within {human_size(budget)}"),
@@ -339,28 +341,25 @@ def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int)
         return ""
     least, slope = found.least_bytes, found.ns_per_byte
     below = None if least is None or slope is None else (least, slope)
-    return cheapest_sentence(found.budget_bytes, found.slowdown, below)
+    return answers.cheapest_sentence(found.budget_bytes, found.slowdown, below)
 
 
 def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[RenderableType]:
     """Every table of the comparison."""
     from hosim.engine import resident_step
-    from hosim.report import of_replays, of_studies
-    from hosim.report.answers import no_offload_sentence
-    from hosim.report.of_replays import comparison, regrets
     from hosim.report.printing import paragraph
 
     graph, machine, results = asked[0].graph, asked[0].hardware, compared.results
     if compared.advice is not None:
-        said = no_offload_sentence(compared.advice, asked[0].budget_bytes)
+        said = answers.no_offload_sentence(compared.advice, asked[0].budget_bytes)
         yield paragraph(said, style="bold", space=True)
-    yield comparison(graph, machine, resident_step(graph, machine).breakdown, results)
+    yield of_replays.comparison(graph, machine, resident_step(graph, machine).breakdown, results)
     if machine.devices > 1:
-        yield of_replays.devices(results, machine)
+        yield report.of_replays.devices(results, machine)
     if compared.predictions:
-        yield of_studies.predictions(compared.predictions)
+        yield report.of_studies.predictions(compared.predictions)
     if compared.regrets:
-        yield regrets(compared.regrets)
+        yield of_replays.regrets(compared.regrets)
 
 
 def _say_what_is_pinned(machine: Hardware, results: Sequence[Result]) -> None:

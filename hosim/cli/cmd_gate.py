@@ -1,7 +1,5 @@
 """The commands of the gate: ``hosim check``, ``baseline`` and ``ci``."""
 
-from __future__ import annotations
-
 import os
 import sys
 from dataclasses import replace
@@ -15,6 +13,7 @@ from hosim.cli.options import console, print_json
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say, say_to_service
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
+from hosim.study import runs
 
 CASES = (
     Option(
@@ -86,9 +85,8 @@ def check(given: Given) -> None:
     from hosim.gate import check as checked
     from hosim.gate.verdicts import ERROR, exit_code
     from hosim.io import to_json
-    from hosim.study.runs import processes
 
-    count = processes(given.jobs)
+    count = runs.processes(given.jobs)
     suite = find_suite(given.config)
     with progress() as tell:
         verdicts = checked(
@@ -194,9 +192,8 @@ def show_baseline(given: Given) -> None:
 def _write(given: Given, only_new: bool) -> None:
     from hosim.gate import find_suite, kept_in
     from hosim.gate import write as written
-    from hosim.study.runs import processes
 
-    count = processes(given.jobs)
+    count = runs.processes(given.jobs)
     suite = find_suite(given.config)
     with progress() as tell:
         changed = written(

@@ -2,13 +2,12 @@
 ``workload``, ``hardware`` and ``runtime``, which also fits one.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import typer
 
+from hosim import report
 from hosim.cli.answers import print_answer, show_answer
 from hosim.cli.commands import NAMES, command
 from hosim.cli.options import console, graph_of, hardware_of, print_json
@@ -16,6 +15,7 @@ from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say, warn
 from hosim.extensions import added
+from hosim.io import models
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
 
 _KV = Option("kv", of=bool, default=False, help="Those for the cache of 'hosim serve' instead.")
@@ -134,33 +134,30 @@ workload_app = typer.Typer(help="List the shipped workloads, or show one.", no_a
 def list_workloads(given: Given) -> None:
     """List the shipped workloads."""
     from hosim import shipped
-    from hosim.io.models import PRESETS
-    from hosim.report import listed as listings
 
     names = shipped.workloads()
     if given.json:
         graphs = [graph_of(name) for name in names]
-        print_json({"workloads": [listings.workload_figures(graph) for graph in graphs]})
+        print_json({"workloads": [report.listed.workload_figures(graph) for graph in graphs]})
     else:
         asked_on = (("hosim workload list --detail", "ops, work and memory of each"),)
-        short = listings.workloads_in_short(names, PRESETS, asked_on)
-        print_answer(short, given, lambda: [listings.workloads(map(graph_of, names))])
+        short = report.listed.workloads_in_short(names, models.PRESETS, asked_on)
+        print_answer(short, given, lambda: [report.listed.workloads(map(graph_of, names))])
 
 
 @workload_app.command("models")
 @command(*declared("detail json"))
 def list_models(given: Given) -> None:
     """List the models that hosim can build by name."""
-    from hosim.io.models import FAMILIES, PRESETS, listed_models
-    from hosim.report import listed as listings
-
     if given.json:
-        print_json({"models": [listings.model_figures(model) for model in listed_models()]})
+        print_json(
+            {"models": [report.listed.model_figures(model) for model in models.listed_models()]}
+        )
     else:
-        runs = {name: FAMILIES[type(sizes)].phases for name, sizes in PRESETS.items()}
+        runs = {name: models.FAMILIES[type(sizes)].phases for name, sizes in models.PRESETS.items()}
         asked_on = (("hosim workload models --detail", "parameters, weights, what is left out"),)
-        short = listings.models_in_short(runs, asked_on)
-        print_answer(short, given, lambda: [listings.models(listed_models())])
+        short = report.listed.models_in_short(runs, asked_on)
+        print_answer(short, given, lambda: [report.listed.models(models.listed_models())])
 
 
 _SHOWN = declared(
@@ -189,20 +186,19 @@ def show_workload(given: Given) -> None:
     --detail prints every table.
     """
     from hosim.devices_of_graph import on_devices
-    from hosim.report import listed as listings
     from hosim.report.listed import op_times
 
     width, graph = console().width, graph_of(given.workload)
     if given.json:
-        print_json(listings.workload_figures(graph))
+        print_json(report.listed.workload_figures(graph))
         return
     where = on_devices(graph, hardware_of(given.hardware)) if given.hardware is not None else None
     given.detail = given.detail or given.ops
     print_answer(
-        listings.workload_in_short(graph, width, where),
+        report.listed.workload_in_short(graph, width, where),
         given,
         lambda: [
-            listings.workload(graph, width),
+            report.listed.workload(graph, width),
             *([] if where is None else [op_times(graph, where, given.ops)]),
         ],
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from hosim import io
 from hosim.base.collector import no_collection
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json, questions_of, say_notes
@@ -143,7 +144,6 @@ def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> No
     """Write the plan, and say what it has."""
     from hosim.cache_plan import counted_cache_ops
     from hosim.engine import with_slack
-    from hosim.io import save_plan
     from hosim.plain_text import counted
 
     said = (
@@ -158,7 +158,7 @@ def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> No
     )
     said += f"; search: {made.search.work:,} of work" if made.search is not None else ""
     made_for = machine, budget_bytes
-    save_plan(replace(with_slack(made, *made_for), made_for=made_for), output)
+    io.save_plan(replace(with_slack(made, *made_for), made_for=made_for), output)
     say(f"wrote {output}: {counted_cache_ops(made)}{said}")
 
 
@@ -231,10 +231,8 @@ def _entry(text: str) -> Graph | None:
     """The graph of a function in a module of the user's, as the gate takes it; ``None`` for
     anything else.
     """
-    from hosim.io import names_model
-
     found = _ENTRY.fullmatch(text)
-    if found is None or names_model(text):
+    if found is None or io.names_model(text):
         return None
     from hosim.gate import graph_of_entry
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hosim import io, study
 from hosim.cli.answers import print_answer, show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import (
@@ -30,6 +31,7 @@ from hosim.cli.progress import progress
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
+from hosim.report import answers, of_studies
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -89,7 +91,6 @@ def replay(given: Given) -> None:
     from hosim.analysis.remarks import changed_line, check_made_for
     from hosim.analysis.verifying import verify
     from hosim.engine import resident_step
-    from hosim.io import check_tiers, load_plan
     from hosim.io.certificates import check_certifiable, to_certificate
     from hosim.study.asked import check_pinning
     from hosim.study.runs import replay
@@ -101,12 +102,12 @@ def replay(given: Given) -> None:
     asked = questions_of(given)[0]
     graph, machine, budget_bytes = asked.graph, asked.hardware, asked.budget_bytes
     counting, jitter = asked.counting, None if asked.jitter.is_none else asked.jitter
-    loaded = load_plan(plan, graph)
+    loaded = io.load_plan(plan, graph)
     if given.strict:
         check_made_for(loaded, machine, budget_bytes, source=str(plan))
     elif (changed := changed_line(loaded, machine, budget_bytes)) is not None:
         note(f"plan: {changed}")
-    check_tiers(loaded, machine, source=str(plan))
+    io.check_tiers(loaded, machine, source=str(plan))
     findings = verify(loaded, machine, budget_bytes)
     for line in _warnings(findings):
         warn(f"warning: {line}")
@@ -135,9 +136,7 @@ def replay(given: Given) -> None:
     if given.html is not None or not given.json:
         _show(given, asked, loaded, result)
     if given.json:
-        from hosim.io import result_to_dict
-
-        print_json(result_to_dict(result))
+        print_json(io.result_to_dict(result))
     if not result.feasible:
         raise typer.Exit(InfeasibleError.exit_code)
 
@@ -222,27 +221,22 @@ def blame(given: Given) -> None:
     """
     from dataclasses import asdict
 
-    from hosim.report.answers import ROWS, blame_answer
-    from hosim.report.of_studies import blame
     from hosim.study import blame as blamed
-    from hosim.study import lines, price_rows, stall_rows, steps_of
 
-    memory, bandwidth = steps_of(given.more_memory, given.more_bandwidth)
+    memory, bandwidth = study.steps_of(given.more_memory, given.more_bandwidth)
     question = question_of(given)
     made = None
     if given.plan is not None:
-        from hosim.io import check_tiers, load_plan
-
-        made = load_plan(given.plan, question.graph)
-        check_tiers(made, question.hardware, source=str(given.plan))
+        made = io.load_plan(given.plan, question.graph)
+        io.check_tiers(made, question.hardware, source=str(given.plan))
     with progress() as tell:
         found = blamed(question, made, memory, bandwidth, tell)
     say_notes(found.result.notes)
     longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
-    prices = lines(found.prices)
-    answer = blame_answer(
+    prices = study.lines(found.prices)
+    answer = answers.blame_answer(
         study_title("what it waits for", question),
-        stall_rows(longest[: given.top or ROWS]),
+        study.stall_rows(longest[: given.top or answers.ROWS]),
         len(longest),
         str(found),
         prices,
@@ -258,16 +252,16 @@ def blame(given: Given) -> None:
             "answer": answer.verdict,
             "budget_bytes": result.budget_bytes,
             "makespan_ns": result.makespan_ns,
-            "stalls": stall_rows(found.stalls),
+            "stalls": study.stall_rows(found.stalls),
             "critical_path": [{"what": what, "ns": ns} for what, ns in found.path_ns.items()],
             "slopes": asdict(found.slopes),
-            "prices": price_rows(found.prices),
+            "prices": study.price_rows(found.prices),
         }
 
     def tables() -> Iterator[RenderableType]:
-        shown = stall_rows(longest[: given.top or _BLAMED])
+        shown = study.stall_rows(longest[: given.top or _BLAMED])
         every = [*prices, *found.first_order]
-        yield blame(shown, len(longest), found.by_cause, every, str(found))
+        yield of_studies.blame(shown, len(longest), found.by_cause, every, str(found))
 
     show_answer(answer, given, data, tables)
 
@@ -319,10 +313,7 @@ def diff(given: Given) -> None:
     draws both replays on one axis of time.
     """
     from hosim.devices_of_graph import on_devices
-    from hosim.report.answers import ROWS, diff_answer
-    from hosim.report.of_studies import diff
     from hosim.study import diff as differ
-    from hosim.study import side_of
 
     a, b = given.a, given.b
     graph = None if given.workload is None else graph_of(given.workload)
@@ -333,13 +324,15 @@ def diff(given: Given) -> None:
         budget_bytes = say_budget(given.budget, graph, machine)
     check_drawn(given)
     with progress(f"{a} and {b}"):
-        sides = [side_of(text, graph, machine, budget_bytes) for text in (a, b)]
+        sides = [study.side_of(text, graph, machine, budget_bytes) for text in (a, b)]
         found = differ(*sides)
     if given.plot is not None:
         _draw(given.plot, sides, machine)
     say_notes(found.notes)
     names, others = (found.a, found.b), bool(found.tensors or found.ops)
-    answer = diff_answer(str(found), found.figures, names, others, given.top or ROWS)
+    answer = answers.diff_answer(
+        str(found), found.figures, names, others, given.top or answers.ROWS
+    )
     every = list(found.figures), list(found.tensors), list(found.ops)
     data = {
         "format": "hosim.diff/1",
@@ -350,7 +343,7 @@ def diff(given: Given) -> None:
     }
 
     def tables() -> Iterator[RenderableType]:
-        yield diff(*every, str(found), names, given.top or _CHANGED, found.parts)
+        yield of_studies.diff(*every, str(found), names, given.top or _CHANGED, found.parts)
 
     show_answer(answer, given, lambda: data, tables)
 
@@ -390,10 +383,7 @@ def robustness(given: Given) -> None:
     """
     from hosim.engine import resident_step
     from hosim.notes import notes
-    from hosim.report.answers import robustness_answer
     from hosim.report.drawn.studies import spread_figure
-    from hosim.report.of_studies import robustness, to_dict
-    from hosim.study import failures, percentiles
     from hosim.study import robustness as drawn
 
     check_drawn(given)
@@ -404,10 +394,12 @@ def robustness(given: Given) -> None:
     title = study_title(f"{given.runs} runs with varied times", asked[0], policy=False)
     with progress() as tell:
         frame = drawn(asked, given.runs, tell, order)
-        figures, failed = percentiles(frame), failures(frame)
+        figures, failed = study.percentiles(frame), study.failures(frame)
         alone_ns = resident_step(graph, machine).makespan_ns
-    report = to_dict(figures, failed, graph, machine, budget_bytes, jitter, alone_ns, order)
-    answer = robustness_answer(title, report)
+    report = of_studies.to_dict(
+        figures, failed, graph, machine, budget_bytes, jitter, alone_ns, order
+    )
+    answer = answers.robustness_answer(title, report)
     if given.plot is not None:
         times = {
             str(row["policy"]): [row["makespan_ns"][key] for key in ("nominal", "p50", "p95")]
@@ -417,7 +409,7 @@ def robustness(given: Given) -> None:
     data = {"format": report.pop("format"), "answer": answer.verdict, **report}
     fits = not figures["nominal"].isna().all()
     shown = figures, jitter, alone_ns, order, failed
-    show_answer(answer, given, lambda: data, lambda: [robustness(*shown)], fits=fits)
+    show_answer(answer, given, lambda: data, lambda: [of_studies.robustness(*shown)], fits=fits)
 
 
 _PIPELINE_OPTIONS = declared(
@@ -444,8 +436,6 @@ def pipeline(given: Given) -> None:
     """
     from hosim.api import plan_stages, replay_stages
     from hosim.plain_text import counted
-    from hosim.report.answers import stages_answer
-    from hosim.report.of_studies import stages, stages_to_dict
 
     workloads, trace = given.workloads, given.trace
     check_trace(trace)
@@ -459,6 +449,6 @@ def pipeline(given: Given) -> None:
         write(trace, trace_of_stages(plans, result))
         say(f"wrote {trace}")
     title = f"{', '.join(workloads)} on {result.whole.hardware}: {counted(len(plans), 'stage')}"
-    answer = stages_answer(title, result, hardware_of(given.hardware).device_tier)
-    data, fits = stages_to_dict(result), result.feasible
-    show_answer(answer, given, lambda: data, lambda: [stages(result, plans)], fits=fits)
+    answer = answers.stages_answer(title, result, hardware_of(given.hardware).device_tier)
+    data, fits = of_studies.stages_to_dict(result), result.feasible
+    show_answer(answer, given, lambda: data, lambda: [of_studies.stages(result, plans)], fits=fits)

@@ -1,12 +1,11 @@
 """The commands that search over many replays: ``hosim sweep``, ``frontier``, ``fit`` and ``atlas``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hosim import api, study
 from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import (
@@ -23,6 +22,8 @@ from hosim.cli.progress import bar, progress
 from hosim.cli.terminal import say, warn
 from hosim.errors import InputError
 from hosim.io.options import OPTIONS, Given, Option, declared
+from hosim.report import answers, of_studies
+from hosim.study import asked, searches
 
 _SWEEP = declared(
     "workload hardware vary points policy budget output jobs scheduler devices no_recompute "
@@ -54,20 +55,15 @@ def sweep(given: Given) -> None:
     3 if none fits.
     """
     from hosim.plain_text import counted
-    from hosim.report.answers import sweep_answer
-    from hosim.report.of_studies import sweep
-    from hosim.study import capped, notes_on_rows
-    from hosim.study import sweep as swept
-    from hosim.study.asked import read_points, read_vary
     from hosim.study.runs import cluster, pool
 
     vary, points, output, scheduler = given.vary, given.points, given.output, given.scheduler
-    listed = read_vary(vary) if vary else read_points(str(points))
+    listed = asked.read_vary(vary) if vary else asked.read_points(str(points))
     check_drawn(given)
     question = question_of(given)
     title = study_title("sweep", question)
     runner = cluster(scheduler) if scheduler else pool(given.jobs)
-    say_notes(list(capped(question, listed)))
+    say_notes(list(study.capped(question, listed)))
     there = 0, len(listed)
     try:
         with bar() as tell:
@@ -77,7 +73,7 @@ def sweep(given: Given) -> None:
                 there = done, total
                 tell(done, total, failed)
 
-            found = swept(question, listed, output, runner, progress)
+            found = study.sweep(question, listed, output, runner, progress)
     except KeyboardInterrupt:
         if output is not None:
             warn(
@@ -94,26 +90,26 @@ def sweep(given: Given) -> None:
             f"wrote {output}: {counted(len(found.rows), 'row')}, {found.computed:,} of them "
             "computed now"
         )
-    say_notes(notes_on_rows(question, found.given, found.rows))
+    say_notes(study.notes_on_rows(question, found.given, found.rows))
     rows, fields, hardware = found.rows, list(listed[0]), question.hardware
-    answer = sweep_answer(title, rows, fields, hardware)
+    answer = answers.sweep_answer(title, rows, fields, hardware)
     if given.plot is not None:
         _draw(given.plot, rows, fields, title)
     data = {"format": "hosim.sweep/1", "answer": answer.verdict, "rows": list(rows)}
     fits = any(row["feasible"] for row in rows)
-    show_answer(answer, given, lambda: data, lambda: [sweep(rows, fields, hardware)], fits=fits)
+    show_answer(
+        answer, given, lambda: data, lambda: [of_studies.sweep(rows, fields, hardware)], fits=fits
+    )
 
 
 def _draw(path: Path, rows: Sequence[Mapping[str, Any]], fields: Sequence[str], title: str) -> None:
     """Write the picture of a sweep over one or two fields."""
     from pandas import DataFrame
 
-    from hosim.api import several_values
     from hosim.report.drawn.studies import sweep_figure
-    from hosim.report.of_studies import varied_columns
 
     table = DataFrame(rows)
-    columns = several_values(table, varied_columns(rows, fields))
+    columns = api.several_values(table, of_studies.varied_columns(rows, fields))
     write_picture(path, sweep_figure(table, columns, title))
 
 
@@ -130,22 +126,16 @@ def frontier(given: Given) -> None:
     --detail prints every budget tried.
     Exit code 3 if it finds none.
     """
-    from hosim.api import figure_of
-    from hosim.report.answers import frontier_answer
-    from hosim.report.of_studies import frontier
-    from hosim.study.searches import frontier as traced
-    from hosim.study.searches import frontier_rows, priced
-
     check_drawn(given)
     question = question_of(given)
-    question = replace(question, profile=priced(question.profile, given.price))
+    question = replace(question, profile=searches.priced(question.profile, given.price))
     title = study_title("makespan by peak memory", question)
     with progress() as tell:
-        found = traced(question, given.points, given.refine, tell, bounds=given.json)
-    rows, hardware = frontier_rows(found), question.hardware
-    answer = frontier_answer(title, rows, hardware, f"{found}.")
+        found = searches.frontier(question, given.points, given.refine, tell, bounds=given.json)
+    rows, hardware = searches.frontier_rows(found), question.hardware
+    answer = answers.frontier_answer(title, rows, hardware, f"{found}.")
     if given.plot is not None:
-        write_picture(given.plot, figure_of(found))
+        write_picture(given.plot, api.figure_of(found))
     data = {
         "format": "hosim.frontier/1",
         "answer": answer.verdict,
@@ -158,7 +148,9 @@ def frontier(given: Given) -> None:
     }
     fits = found.smallest_bytes is not None
     said = str(found)
-    show_answer(answer, given, lambda: data, lambda: [frontier(rows, hardware, said)], fits=fits)
+    show_answer(
+        answer, given, lambda: data, lambda: [of_studies.frontier(rows, hardware, said)], fits=fits
+    )
 
 
 @command(
@@ -174,24 +166,17 @@ def fit(given: Given) -> None:
     why each one is outside the limits. It does not assume monotonicity: it reports any probe that
     contradicts the rest. Exit code 3 if no value is within the limits.
     """
-    from hosim.api import figure_of
-    from hosim.report.answers import fit_answer
-    from hosim.report.of_studies import fit
-    from hosim.study.asked import parse_axis
-    from hosim.study.searches import STEPS, fit_rows, sought
-    from hosim.study.searches import fit as fitted
-
-    wanted, text = sought(given.largest, given.smallest)
-    axis = parse_axis(text, STEPS)
+    wanted, text = searches.sought(given.largest, given.smallest)
+    axis = asked.parse_axis(text, searches.STEPS)
     check_drawn(given)
     question = question_of(given)
     title = study_title(f"{wanted} {' + '.join(axis.fields)}", question)
     with progress() as tell:
-        found = fitted(question, wanted, axis, given.slowdown, tell, bounds=given.json)
-    rows, fits = fit_rows(found), found.answer is not None
-    answer = fit_answer(title, rows, f"{found}.", fits)
+        found = searches.fit(question, wanted, axis, given.slowdown, tell, bounds=given.json)
+    rows, fits = searches.fit_rows(found), found.answer is not None
+    answer = answers.fit_answer(title, rows, f"{found}.", fits)
     if given.plot is not None:
-        write_picture(given.plot, figure_of(found))
+        write_picture(given.plot, api.figure_of(found))
     data = {
         "format": "hosim.fit/1",
         "answer": answer.verdict,
@@ -207,7 +192,9 @@ def fit(given: Given) -> None:
         "notes": list(found.notes),
         "rows": rows,
     }
-    show_answer(answer, given, lambda: data, lambda: [fit(rows, str(found), fits)], fits=fits)
+    show_answer(
+        answer, given, lambda: data, lambda: [of_studies.fit(rows, str(found), fits)], fits=fits
+    )
 
 
 _MODELS = (

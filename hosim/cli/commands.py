@@ -2,8 +2,6 @@
 line and an exit code.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar

@@ -1,7 +1,5 @@
 """The ``hosim`` program: its commands, and the one place where errors become exit codes."""
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from hosim import io
 from hosim.base.collector import no_collection
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note, notes, say
 from hosim.io.options import OPTIONS, Given
+from hosim.report import drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,18 +31,15 @@ WIDTH = 120
 
 def graph_of(text: str) -> Graph:
     """The graph of a WORKLOAD argument."""
-    from hosim.io import load_named
-
     with progress(f"reading {text}"), no_collection():
-        return load_named(text)
+        return io.load_named(text)
 
 
 def hardware_of(text: str) -> Hardware:
     """The machine of a HW argument."""
-    from hosim.io import load_hardware
     from hosim.shipped import find_hardware
 
-    return load_hardware(find_hardware(text))
+    return io.load_hardware(find_hardware(text))
 
 
 def say_notes(lines: Sequence[object]) -> None:
@@ -88,9 +87,7 @@ def question_of(given: Given) -> Question:
 def check_drawn(given: Given) -> None:
     """Raise :class:`InputError` for a picture or a trace whose name says another format."""
     if given.plot is not None:
-        from hosim.report.drawn import image_kind
-
-        image_kind(given.plot)
+        drawn.image_kind(given.plot)
     check_trace(getattr(given, "trace", None))
 
 
@@ -105,9 +102,8 @@ def check_trace(path: Path | None) -> None:
 def write_picture(path: Path, figure: Figure) -> None:
     """Write a figure to a file in the format that its name ends in, with a note on stderr."""
     from hosim.base.files import write_bytes
-    from hosim.report.drawn import image, image_kind
 
-    write_bytes(path, image(figure, image_kind(path)))
+    write_bytes(path, drawn.image(figure, drawn.image_kind(path)))
     say(f"wrote {path}")
 
 
@@ -123,12 +119,11 @@ def print_json(data: Mapping[str, Any]) -> None:
     """Print JSON on stdout: with ``notes``, those of the answer and those that the command has
     said, where there are some.
     """
-    from hosim.io import to_json
     from hosim.notes import each_once
 
     said = each_once((*data.get("notes", ()), *notes()))
     typer.echo(
-        to_json(
+        io.to_json(
             {
                 **{key: value for key, value in data.items() if key != "notes"},
                 **({"notes": said} if said else {}),

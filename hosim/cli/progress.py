@@ -2,8 +2,6 @@
 log.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time
@@ -11,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
+from hosim import study
 from hosim.cli.terminal import NORMAL, QUIET, amount, say
 from hosim.plain_text import printable
 
@@ -53,10 +52,8 @@ def bar() -> Iterator[Callable[[int, int, int], None]]:
     :func:`progress` shows.
     """
     if amount() != NORMAL or os.environ.get(SWITCH) == "off" or not sys.stderr.isatty():
-        from hosim.study import under_way
-
         with progress("planning") as tell:
-            yield lambda done, total, failed: tell(under_way(done, total, failed))
+            yield lambda done, total, failed: tell(study.under_way(done, total, failed))
         return
     from rich.console import Console
     from rich.progress import (
@@ -66,8 +63,6 @@ def bar() -> Iterator[Callable[[int, int, int], None]]:
         TextColumn,
         TimeRemainingColumn,
     )
-
-    from hosim.study import misfits
 
     columns = (
         BarColumn(),
@@ -79,7 +74,7 @@ def bar() -> Iterator[Callable[[int, int, int], None]]:
         task = shown.add_task("", total=None)
 
         def show(done: int, total: int, failed: int) -> None:
-            shown.update(task, completed=done, total=total, description=misfits(failed))
+            shown.update(task, completed=done, total=total, description=study.misfits(failed))
 
         yield show
 

@@ -2,8 +2,6 @@
 commands by a CI service.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -2,8 +2,6 @@
 imports nothing.
 """
 
-from __future__ import annotations
-
 MIN_BLOCK = 512
 """Bytes; all blocks are multiples of it."""
 

@@ -1,7 +1,5 @@
 """Values that are computed once from frozen data, and kept with it for as long as it lives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 

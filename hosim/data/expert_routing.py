@@ -8,8 +8,6 @@ them. The graph's ``meta`` says what may be known of the routing, and when;
 :func:`routed` reads it back.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

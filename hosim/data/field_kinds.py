@@ -2,8 +2,6 @@
 mappings and objects of hosim.
 """
 
-from __future__ import annotations
-
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields

@@ -5,8 +5,6 @@ Figures for machines name each part. (:mod:`hosim.gate.records.folding` folds na
 for files that are read again.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 

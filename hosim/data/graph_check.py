@@ -1,7 +1,5 @@
 """Tell whether the tensors and ops of a graph contradict themselves or one another."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from hosim.data.columns import Ops, Tensors

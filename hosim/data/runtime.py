@@ -6,8 +6,6 @@ many kernels a step has, how fast a whole step of them is, what a host thread ta
 and what lies in the device's memory beside tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
@@ -269,7 +267,7 @@ class Runtime:
     @property
     def known(self) -> Mapping[str, RuntimeFigure]:
         """The figures that it has, by name."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.type == "RuntimeFigure"}
+        found = {f.name: getattr(self, f.name) for f in fields(self) if f.type is RuntimeFigure}
         return {name: value for name, value in found.items() if value not in (ONE, NONE)}
 
     @property
@@ -342,7 +340,7 @@ def from_data(data: object) -> Runtime:
     if not isinstance(data, Mapping) or not set(data) <= names or "name" not in data:
         raise HardwareError("expected a runtime: its name, options and figures", where=RUNTIME)
     figures, keys = (
-        {f.name for f in fields(Runtime) if f.type == "RuntimeFigure"},
+        {f.name for f in fields(Runtime) if f.type is RuntimeFigure},
         {f.name for f in fields(RuntimeFigure)},
     )
     read: dict[str, Any] = {}

@@ -6,8 +6,6 @@ each figure with its spread; sums have 90 % intervals, in which the errors of th
 independent of one another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import exp, hypot

@@ -1,7 +1,5 @@
 """The result of a pipeline step whose stages are replayed together: frozen data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ An importer names them in ``meta["unknown_ops"]``, so that every table and resul
 can say so.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from dataclasses import dataclass

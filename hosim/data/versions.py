@@ -2,8 +2,6 @@
 one, and CHANGELOG.md says by how much.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hosim.result import SEMANTICS

@@ -13,8 +13,6 @@ Its ``gbps`` are GiB/s, because its warm-up measures them so. It traces storages
 only, not of parameters and inputs.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

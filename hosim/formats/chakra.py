@@ -11,8 +11,6 @@ The protobuf is read by its wire format, and only the fields that matter here: o
 ``GlobalMetadata``, then messages ``Node`` of ``et_def.proto``, each preceded by its length.
 """
 
-from __future__ import annotations
-
 import heapq
 import json
 import os

@@ -14,6 +14,7 @@ from hosim.cli.options import questions_of
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say
 from hosim.errors import InfeasibleError
+from hosim.formats import bridges
 from hosim.io.options import OPTIONS, Given, Option, declared
 from hosim.units import human_percent
 
@@ -77,12 +78,10 @@ def export(given: Given) -> None:
                 graph, machine, budget_bytes, target, given.trials, given.seed, tell, output, json
             )
             return
-    from hosim.formats.bridges import command_line, exported
-
-    data = exported(plan, machine, budget_bytes, target)
+    data = bridges.exported(plan, machine, budget_bytes, target)
     theirs = data["of_options"] or {"makespan_ns": None}
     said = f"-ngl {data['n_gpu_layers']} {_against(theirs['makespan_ns'], target.makespan_ns)}"
-    _give(data, command_line, said, output, json)
+    _give(data, bridges.command_line, said, output, json)
 
 
 def _to_mindspore(
@@ -97,12 +96,10 @@ def _to_mindspore(
     json: bool,
 ) -> None:
     """Search settings of MindSpore, and give out the best of them."""
-    from hosim.formats.bridges import Tried, export_to_dict, search, shell
-
-    best: Tried | None = None
+    best: bridges.Tried | None = None
     tried, interrupted = 0, False
     try:
-        for best in search(graph, machine, budget_bytes, trials=trials, seed=seed):
+        for best in bridges.search(graph, machine, budget_bytes, trials=trials, seed=seed):
             tried += 1
             tell(
                 f"{tried:,} of {trials:,} settings: {best.setting.strategy} "
@@ -113,10 +110,10 @@ def _to_mindspore(
             raise
         interrupted = True
     assert best is not None
-    data = export_to_dict(best, target, machine.device_tier, tried)
+    data = bridges.export_to_dict(best, target, machine.device_tier, tried)
     _give(
         data,
-        shell,
+        bridges.shell,
         f"{data['strategy']} {_against(data['of_settings']['makespan_ns'], target.makespan_ns)}",
         output,
         json,

@@ -40,8 +40,6 @@ How the replay here differs from the simulator that gave the published iteration
   Nothing makes them return to where they started.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ nothing, but waits for a buffer that frees nothing, reuses that buffer's memory:
 tensor, which the op of the second mutates.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

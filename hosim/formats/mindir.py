@@ -20,8 +20,6 @@ keys times width for attention; other operators are bound by the bytes that they
 Shapes are those that the exporter wrote: nothing is inferred here.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

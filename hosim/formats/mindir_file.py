@@ -6,8 +6,6 @@ The messages are those of MindSpore's ``mind_ir.proto`` (``ModelProto``, ``Graph
 2.10. The bytes of weights are skipped.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

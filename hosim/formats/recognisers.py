@@ -2,8 +2,6 @@
 of its format.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hosim.base.files import formats as wire

@@ -17,6 +17,7 @@ from hosim.errors import InputError
 from hosim.extensions import added
 from hosim.gate.judged_metrics import MetricVerdict, Tolerance, parse_tolerances
 from hosim.gate.records import SUFFIX, Measured, Record, confined, is_baseline
+from hosim.io import gate_files
 from hosim.io.options import OPTIONS, check_together
 from hosim.limits import within
 from hosim.plain_text import written
@@ -184,10 +185,8 @@ def find_suite(
 
 def load_suite(path: str | os.PathLike[str]) -> Suite:
     """The suite in a file. Raises :class:`InputError`."""
-    from hosim.io.gate_files import CASE, load_cases
-
     source = os.fspath(path)
-    data = load_cases(source)
+    data = gate_files.load_cases(source)
     folder = Path(source).parent
     general = parse_tolerances(data.get("tolerance", {}), source)
     cases = []
@@ -207,7 +206,7 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
                 f"{given['entry']!r}"
             )
             raise InputError(got, source=source, where=f"{where}.entry")
-        check_together(CASE, given, source, where)
+        check_together(gate_files.CASE, given, source, where)
         if "serve" in given:
             kind_of("serve").check(given, source, where)
         own = parse_tolerances(given.get("tolerance", {}), source)
@@ -216,7 +215,11 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
                 name,
                 folder=os.fspath(folder),
                 tolerances={**general, **own},
-                **{option.name: given[option.name] for option in CASE if option.name in given},
+                **{
+                    option.name: given[option.name]
+                    for option in gate_files.CASE
+                    if option.name in given
+                },
             )
         )
     for name, matrix in data.get("matrix", {}).items():
@@ -308,7 +311,5 @@ def _named(where: str, name: str, source: str) -> str:
 
 
 def _has_table(file: Path) -> bool:
-    from hosim.io.gate_files import read_toml
-
-    tool = read_toml(os.fspath(file)).get("tool", {})
+    tool = gate_files.read_toml(os.fspath(file)).get("tool", {})
     return isinstance(tool, dict) and "hosim" in tool

@@ -5,8 +5,6 @@ of torch and transformers. Nothing in the folder is ever stale, and all of it ma
 cannot be read, or was not written by this user's hosim, is imported again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

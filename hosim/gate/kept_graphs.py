@@ -6,8 +6,6 @@ random bytes beside the user's other state, never in the folder itself, which ma
 restored from elsewhere. Without a key nothing is kept.
 """
 
-from __future__ import annotations
-
 import hmac
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Measuring a case: plan and replay it, and return a record, or a line of a matrix."""
 
-from __future__ import annotations
-
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hosim import engine
+from hosim import engine, io
 from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprint
 from hosim.analysis.costmodel import op_durations
 from hosim.analysis.remarks import check_made_for
@@ -150,10 +148,9 @@ def _unfit(case: Case, asked: Question, error: str | None) -> Measured:
 
 
 def _profile(case: Case) -> Hardware:
-    from hosim.io import load_hardware
     from hosim.shipped import find_hardware
 
-    return load_hardware(find_hardware(case.beside(case.hardware)))
+    return io.load_hardware(find_hardware(case.beside(case.hardware)))
 
 
 def _with_source(measured: Measured, source: str) -> Measured:
@@ -220,27 +217,25 @@ def measure_lines(
 
 
 def _graph(case: Case, kept: Path | None) -> Graph:
-    from hosim.io import load_named, names_model
     from hosim.shipped import find_workload
 
     if case.entry is not None:
         return graph_of_entry(case.entry, case.folder)
     assert case.workload is not None
     text = case.beside(case.workload)
-    return load_named(text) if names_model(text) else graph_of_file(find_workload(text), kept)
+    return io.load_named(text) if io.names_model(text) else graph_of_file(find_workload(text), kept)
 
 
 def _source(case: Case) -> str:
     """The fingerprint of the file of a case, or of the name of a model; empty for a function of the
     user's.
     """
-    from hosim.io import names_model
     from hosim.shipped import find_workload, is_shipped
 
     if case.workload is None:
         return ""
     text = case.beside(case.workload)
-    if names_model(text):
+    if io.names_model(text):
         return digest(text)
     path = find_workload(text)
     return SHIPPED if is_shipped(path) else source_digest(path)[:16]
@@ -250,34 +245,31 @@ def asked_of(case: Case) -> dict[str, str]:
     """The question of a case; where its workload is a recipe, with what that says."""
     from hosim.base.files import read
     from hosim.base.files.formats import read_source
-    from hosim.io import check_spec, names_model
     from hosim.shipped import find_workload, is_shipped
 
     asked = case.asked()
-    if case.workload is None or names_model(text := case.beside(case.workload)):
+    if case.workload is None or io.names_model(text := case.beside(case.workload)):
         return asked
     path = find_workload(text)
     if is_shipped(path) or path.is_dir() or read_source(path).hosim_kind != "spec":
         return asked
     said = {
         key: value
-        for key, value in check_spec(read(os.fspath(path), "spec"), os.fspath(path)).items()
+        for key, value in io.check_spec(read(os.fspath(path), "spec"), os.fspath(path)).items()
         if key not in ("format", "name", "versions", "sha256")
     }
     return {**asked, **flat(said, "workload")}
 
 
 def _plan(case: Case, asked: Question, kept: Path | None) -> Plan:
-    from hosim.io import check_tiers, load_plan
-
     graph, hardware, budget = asked.graph, asked.hardware, asked.budget_bytes
     if case.plan is None:
         made = kept_plan(graph, hardware, asked.choice, budget, kept)
         check(made, hardware, budget)
         return made
     path = case.beside(case.plan)
-    plan = load_plan(path, graph)
-    check_tiers(plan, hardware, source=path)
+    plan = io.load_plan(path, graph)
+    io.check_tiers(plan, hardware, source=path)
     if case.strict:
         check_made_for(plan, hardware, budget, source=path)
     if findings := verify(plan, hardware, budget):

@@ -2,8 +2,6 @@
 of ``hosim check --html``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType

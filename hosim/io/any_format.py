@@ -4,8 +4,6 @@ An importer is a line of :data:`_LOADERS`, for a title of :func:`hosim.base.file
 Its module is imported when needed.
 """
 
-from __future__ import annotations
-
 import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping

@@ -5,15 +5,13 @@ Every size, rate and time is text with its unit, in YAML and in JSON. The blocks
 from) for readers of the file; only the top-level one is kept.
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import attrgetter, itemgetter
 from typing import Annotated, Any, NotRequired
 
-from pydantic import Field, with_config
-from typing_extensions import TypedDict
+from pydantic import Field
 
 from hosim.base import files as reading
 from hosim.base.files import check_names
@@ -43,7 +41,16 @@ from hosim.io.key_tables import (
     note,
     several,
 )
-from hosim.io.validators import STRICT, ComputeRate, Format, Frequency, Name, Rate, Size, Time
+from hosim.io.validators import (
+    ComputeRate,
+    Format,
+    Frequency,
+    Name,
+    Rate,
+    Size,
+    Time,
+    mapping_type,
+)
 from hosim.units import exact_compute, exact_frequency, exact_rate, exact_size, exact_time
 
 Positive = Annotated[int, Field(ge=1, le=2**31 - 1)]
@@ -132,15 +139,12 @@ _RUNTIME = KeyTable(
 )
 
 
-@with_config(STRICT)
-class PinModel(TypedDict):
-    """The time to allocate a tensor's pinned bytes; with ``pool``, bytes once pinned are reused at
-    no cost.
-    """
-
-    time: Time
-    pool: NotRequired[bool]
-    source: NotRequired[str]
+_PIN: Any = mapping_type(
+    "PinModel",
+    "The time to allocate a tensor's pinned bytes; with ``pool``, bytes once pinned are reused at\n"
+    "no cost.",
+    {"time": Time, "pool": NotRequired[bool], "source": NotRequired[str]},
+)
 
 
 def _pin(tier: Tier) -> dict[str, Any] | None:
@@ -157,7 +161,7 @@ def _tier(
     bandwidth: int,
     scope: str = "",
     pageable: tuple[str, ...] = (),
-    pin: PinModel | None = None,
+    pin: Mapping[str, Any] | None = None,
     compute: Compute | None = None,
     dma: bool = True,
 ) -> Tier:
@@ -195,7 +199,7 @@ processor of the memory, if ops can run on it. Without ``dma`` the device's proc
     Key("bandwidth", RATE, get=attrgetter("bandwidth_bytes_per_s")),
     Key("scope", SCOPE),
     Key("pageable", several(NAME), brief=True),
-    Key("pin", Kind(PinModel), get=_pin, brief=True),
+    Key("pin", Kind(_PIN), get=_pin, brief=True),
     Key("compute", _optional(_TIER_COMPUTE), brief=True),
     Key("dma", FLAG, brief=True),
     note("source"),

@@ -5,8 +5,6 @@ reads it and what writes it. A mapping is read after it was checked. What readin
 wrong, such as an unknown name, is an :class:`InputError` with the path inside the file.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,12 +13,11 @@ from functools import cached_property
 from operator import attrgetter
 from typing import Any, Generic, Literal, NotRequired, Optional, TypeVar
 
-from pydantic import TypeAdapter, with_config
-from typing_extensions import TypedDict
+from pydantic import TypeAdapter
 
 from hosim.base.files import format_of, unknown_name
 from hosim.errors import GraphError, HardwareError, InputError
-from hosim.io.validators import STRICT, Count, Name
+from hosim.io.validators import Count, Name, mapping_type
 
 T = TypeVar("T")
 
@@ -141,9 +138,7 @@ class KeyTable(Generic[T]):
             missing = key.is_read and self._default[key.name] is REQUIRED
             required = missing if key.required is None else key.required
             keys[key.name] = key.kind.type if required else NotRequired[key.kind.type]
-        model = TypedDict(self._name, keys)  # type: ignore[misc]
-        model.__doc__ = self._about
-        return with_config(STRICT)(model)
+        return mapping_type(self._name, self._about, keys)
 
     @property
     def adapter(self) -> TypeAdapter[Any]:

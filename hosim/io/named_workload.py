@@ -4,13 +4,12 @@
 A model is a preset or the path of a ``config.json``.
 """
 
-from __future__ import annotations
-
 import os
 from difflib import get_close_matches
 
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.io import importers, models
 from hosim.io.any_format import load_any
 from hosim.io.runtimes import with_runtime
 from hosim.shipped import find_workload, is_path, workloads
@@ -33,10 +32,8 @@ def load_named(text: str) -> Graph:
     except InputError as error:
         if settings and (is_path(model) or os.path.isdir(model)):
             return _built(text)
-        from hosim.io.models import PRESETS
-
-        near = get_close_matches(model, [*workloads(), *PRESETS], n=1)
-        if near and near[0] in PRESETS:
+        near = get_close_matches(model, [*workloads(), *models.PRESETS], n=1)
+        if near and near[0] in models.PRESETS:
             raise InputError(
                 "no file, no shipped workload and no model of that name; did you mean "
                 f"{near[0]!r}? (see 'hosim workload models')",
@@ -52,20 +49,14 @@ def names_model(text: str) -> bool:
     """
     if is_path(text) or text in workloads():
         return False
-    from hosim.io.importers import is_hub_name
-    from hosim.io.models import PRESETS
-
     model = text.partition(":")[0]
-    return model in PRESETS or is_hub_name(model)
+    return model in models.PRESETS or importers.is_hub_name(model)
 
 
 def _built(text: str) -> Graph:
-    from hosim.io.importers import builder_parameters, name_of
-    from hosim.io.models import build
-
-    parameters = builder_parameters(text)
+    parameters = importers.builder_parameters(text)
     try:
-        return build(name_of(parameters), with_runtime(parameters))
+        return models.build(importers.name_of(parameters), with_runtime(parameters))
     except InputError as error:
         raise InputError(
             error.message, source=f"workload {text.partition(':')[0]}", where=error.where

@@ -2,8 +2,6 @@
 its graph.
 """
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from operator import attrgetter

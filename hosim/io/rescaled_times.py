@@ -2,8 +2,6 @@
 profile.
 """
 
-from __future__ import annotations
-
 from hosim.analysis.costmodel import rescaled_from
 from hosim.errors import InputError
 from hosim.graph import Graph

@@ -2,15 +2,12 @@
 :class:`~hosim.result.Result`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field, with_config
-from typing_extensions import TypedDict
+from pydantic import Field
 
 from hosim.analysis.remarks import NoOffload, beside_fastest, draws_notes, strongest_rival
 from hosim.base.files import format_of
@@ -33,7 +30,7 @@ from hosim.io.key_tables import (
     optional,
     several,
 )
-from hosim.io.validators import STRICT, Count, Format
+from hosim.io.validators import Count, Format, mapping_type
 from hosim.jitter import Jitter
 from hosim.notes import each_once
 from hosim.result import (
@@ -56,100 +53,73 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 NON_NEGATIVE = Kind(Annotated[float, Field(ge=0, allow_inf_nan=False)])
 
-_PLAN = ("prefetches", "stores", "detaches")
+_PLAN, _CHANGES = ("prefetches", "stores", "detaches"), ("recomputes", "moved_ops")
 
 
-@with_config(STRICT)
-class StallModel(TypedDict):
-    """The time that a stream waited, by cause."""
+_STALLS: Any = mapping_type(
+    "StallModel",
+    "The time that a stream waited, by cause.",
+    dict.fromkeys(STALL_CAUSES, NotRequired[Count]),
+)
 
-    dependency: NotRequired[Count]
-    transfer: NotRequired[Count]
-    capacity: NotRequired[Count]
-    runtime: NotRequired[Count]
+_PLAN_COUNTS: Any = mapping_type(
+    "PlanCountModel",
+    "The number of cache ops of each kind, and of recomputed ops, if any.",
+    dict.fromkeys((*_PLAN, *_CHANGES), NotRequired[Count]),
+)
 
+_MISPREDICTIONS: Any = mapping_type(
+    "MispredictionsModel",
+    "The quality of one policy's routing predictions: counts of experts' tensors, bytes, and times\n"
+    "in nanoseconds.",
+    {
+        **dict.fromkeys(("policy", "predictor"), str),
+        **dict.fromkeys(("decisions", "chosen", "resident", "prefetched"), NotRequired[Count]),
+        **dict.fromkeys(("missed", "missed_bytes"), NotRequired[Count]),
+        **dict.fromkeys(("wrong", "wrong_bytes", "wrong_ns"), NotRequired[Count]),
+        "makespan_ns": Count,
+        **dict.fromkeys(("right_ns", "perfect_ns", "none_ns"), NotRequired[Count | None]),
+    },
+)
 
-@with_config(STRICT)
-class PlanCountModel(TypedDict):
-    """The number of cache ops of each kind, and of recomputed ops, if any."""
+_STRONGEST_RIVAL: Any = mapping_type(
+    "StrongestRivalModel",
+    "The fastest policy that is not hosim's planner, and the part of its makespan that\n"
+    "hyperoffload takes less.",
+    {"policy": str, "makespan_ns": Count, "ahead": float},
+)
 
-    prefetches: NotRequired[Count]
-    stores: NotRequired[Count]
-    detaches: NotRequired[Count]
-    recomputes: NotRequired[Count]
-    moved_ops: NotRequired[Count]
+_PAIRED_DRAWS: Any = mapping_type(
+    "PairedDrawsModel",
+    "The fastest policy beside another one, in the same draws of what is uncertain.",
+    {
+        "first": str,
+        "second": str,
+        "draws": int,
+        **dict.fromkeys(("faster_share", "low", "high", "near_share"), float),
+        "simpler": bool,
+        "unfit": list[float],
+        "faster": str,
+        "verdict": str,
+    },
+)
 
+_REGRET: Any = mapping_type(
+    "RegretModel",
+    "What the plan of a policy loses in each of some draws, against one made for that world.",
+    {"policy": str, "losses": list[float | None]},
+)
 
-@with_config(STRICT)
-class MispredictionsModel(TypedDict):
-    """The quality of one policy's routing predictions: counts of experts' tensors, bytes, and times
-    in nanoseconds.
-    """
-
-    policy: str
-    predictor: str
-    decisions: NotRequired[Count]
-    chosen: NotRequired[Count]
-    resident: NotRequired[Count]
-    prefetched: NotRequired[Count]
-    missed: NotRequired[Count]
-    missed_bytes: NotRequired[Count]
-    wrong: NotRequired[Count]
-    wrong_bytes: NotRequired[Count]
-    wrong_ns: NotRequired[Count]
-    makespan_ns: Count
-    right_ns: NotRequired[Count | None]
-    perfect_ns: NotRequired[Count | None]
-    none_ns: NotRequired[Count | None]
-
-
-@with_config(STRICT)
-class StrongestRivalModel(TypedDict):
-    """The fastest policy that is not hosim's planner, and the part of its makespan that
-    hyperoffload takes less.
-    """
-
-    policy: str
-    makespan_ns: Count
-    ahead: float
-
-
-@with_config(STRICT)
-class PairedDrawsModel(TypedDict):
-    """The fastest policy beside another one, in the same draws of what is uncertain."""
-
-    first: str
-    second: str
-    draws: int
-    faster_share: float
-    low: float
-    high: float
-    near_share: float
-    simpler: bool
-    unfit: list[float]
-    faster: str
-    verdict: str
-
-
-@with_config(STRICT)
-class RegretModel(TypedDict):
-    """What the plan of a policy loses in each of some draws, against one made for that world."""
-
-    policy: str
-    losses: list[float | None]
-
-
-@with_config(STRICT)
-class NoOffloadModel(TypedDict):
-    """The reason not to offload (everything fits, or the link is too slow), and the time, bytes and
-    devices of a step with everything resident.
-    """
-
-    reason: Literal["fits", "link"]
-    resident_ns: Count
-    resident_bytes: Count
-    devices: Count
-    fastest_ns: Count | None
+_NO_OFFLOAD: Any = mapping_type(
+    "NoOffloadModel",
+    "The reason not to offload (everything fits, or the link is too slow), and the time, bytes and\n"
+    "devices of a step with everything resident.",
+    {
+        "reason": Literal["fits", "link"],
+        **dict.fromkeys(("resident_ns", "resident_bytes", "devices"), Count),
+        "fastest_ns": Count | None,
+    },
+)
 
 
 def _all_of(keys: Iterable[str], given: Mapping[str, Any]) -> dict[str, int]:
@@ -161,9 +131,7 @@ def _stalls(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _counts(given: Mapping[str, Any]) -> dict[str, int]:
-    return _all_of(_PLAN, given) | {
-        label: given[label] for label in ("recomputes", "moved_ops") if given.get(label)
-    }
+    return _all_of(_PLAN, given) | {label: given[label] for label in _CHANGES if given.get(label)}
 
 
 def _breakdown(result: Result) -> dict[str, dict[str, int]]:
@@ -182,8 +150,8 @@ def _by_kind(held: Mapping[str, int]) -> dict[str, int]:
 
 
 STALLS, PLAN_COUNTS, TIME, BYTES = (
-    Kind(StallModel, _stalls, _stalls),
-    Kind(PlanCountModel, _counts, _counts),
+    Kind(_STALLS, _stalls, _stalls),
+    Kind(_PLAN_COUNTS, _counts, _counts),
     optional(COUNT),
     mapping(COUNT),
 )
@@ -403,11 +371,11 @@ _COMPARISON: KeyTable[tuple[Result, ...]] = KeyTable(
     format_key("comparison"),
     Key("results", several(_RESULT.kind), default=()),
     note("answer", Kind(str)),
-    note("strongest_rival", Kind(StrongestRivalModel)),
-    note("do_not_offload", Kind(NoOffloadModel)),
-    note("paired", Kind(list[PairedDrawsModel])),
-    note("mispredictions", Kind(list[MispredictionsModel])),
-    note("regret", Kind(list[RegretModel])),
+    note("strongest_rival", Kind(_STRONGEST_RIVAL)),
+    note("do_not_offload", Kind(_NO_OFFLOAD)),
+    note("paired", Kind(list[_PAIRED_DRAWS])),
+    note("mispredictions", Kind(list[_MISPREDICTIONS])),
+    note("regret", Kind(list[_REGRET])),
     note("notes", Kind(list[str])),
 )
 

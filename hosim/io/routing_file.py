@@ -6,14 +6,10 @@ by each gate, or ``generate``, the arguments of a seeded random one
 (:func:`hosim.io.models.routing_draw.generate`).
 """
 
-from __future__ import annotations
-
 import os
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any, NotRequired
-
-from pydantic import with_config
-from typing_extensions import TypedDict
 
 from hosim.base.files import read, write
 from hosim.data.expert_routing import Expert, Gate, Routing
@@ -32,18 +28,18 @@ from hosim.io.key_tables import (
     note,
     several,
 )
-from hosim.io.validators import STRICT, Count, Format
+from hosim.io.validators import Count, Format, mapping_type
 
-
-@with_config(STRICT)
-class GenerateModel(TypedDict):
-    """A seeded random trace."""
-
-    steps: Count
-    top: Count
-    seed: NotRequired[Count]
-    zipf: NotRequired[float]
-    persistence: NotRequired[float]
+_GENERATE: Any = mapping_type(
+    "GenerateModel",
+    "A seeded random trace.",
+    {
+        "steps": Count,
+        "top": Count,
+        "seed": NotRequired[Count],
+        **dict.fromkeys(("zipf", "persistence"), NotRequired[float]),
+    },
+)
 
 
 def _routing(graph: Graph) -> KeyTable[Routing]:
@@ -77,7 +73,7 @@ def _routing(graph: Graph) -> KeyTable[Routing]:
         Key("meta", Kind(dict[str, Any], dict), brief=True),
         Key("gates", several(gate.kind), default=()),
         Key("steps", several(several(several(COUNT))), brief=True),
-        note("generate", Kind(GenerateModel)),
+        note("generate", Kind(_GENERATE)),
     )
 
 
@@ -122,7 +118,7 @@ def routing_from_dict(data: object, graph: Graph, source: str | None = None) -> 
     return _generated(routing, checked["generate"], source) if "generate" in checked else routing
 
 
-def _generated(routing: Routing, arguments: GenerateModel, source: str | None) -> Routing:
+def _generated(routing: Routing, arguments: Mapping[str, Any], source: str | None) -> Routing:
     from hosim.io.models import generate
 
     try:

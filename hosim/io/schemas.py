@@ -4,8 +4,6 @@ The module is not called ``schema``, because it would hide the function of that 
 :mod:`hosim.io`.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from hosim.base.files import KINDS, format_of, unknown_name

@@ -30,25 +30,22 @@ graph; the importer records in ``meta`` which ones it used. ``sha256`` is the di
 workload file, unpacked.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import Field, TypeAdapter, with_config
-from typing_extensions import TypedDict
+from pydantic import Field, TypeAdapter
 
 from hosim.base.files import read
-from hosim.io.validators import STRICT, Format, Name
+from hosim.io.validators import Format, Name, mapping_type
 
 Dtype = Literal["bf16", "fp16", "fp32", "fp64", "int8", "uint8", "int32", "int64", "bool"]
 Extent = Annotated[int, Field(ge=1, le=2**40)]
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z]\w*$")]
 
-# the functional form, because "class" is a keyword
-ModelModel = TypedDict(
+MODEL: Any = mapping_type(
     "ModelModel",
+    "",
     {
         "class": Identifier,
         "config": NotRequired[dict[Identifier, Any]],
@@ -56,52 +53,51 @@ ModelModel = TypedDict(
         "attention": NotRequired[Literal["sdpa", "eager"]],
     },
 )
-with_config(STRICT)(ModelModel)
 
+INPUT: Any = mapping_type(
+    "InputModel",
+    "One input tensor of the model.",
+    {"shape": Annotated[list[Extent], Field(min_length=1, max_length=8)], "dtype": Dtype},
+)
 
-@with_config(STRICT)
-class InputModel(TypedDict):
-    """One input tensor of the model."""
+TRAINING: Any = mapping_type(
+    "TrainingModel",
+    "The training settings of a model; ``checkpoint`` is its own activation checkpointing.",
+    {
+        "optimizer": NotRequired[Literal["adamw", "adamw-master", "sgd", "sgd-momentum", "none"]],
+        "micro_batches": NotRequired[Annotated[int, Field(ge=1, le=1024)]],
+        "autocast": NotRequired[Literal["bf16", "fp16"]],
+        "checkpoint": NotRequired[bool],
+    },
+)
 
-    shape: Annotated[list[Extent], Field(min_length=1, max_length=8)]
-    dtype: Dtype
+SPEC: Any = mapping_type(
+    "SpecModel",
+    "A recipe of a workload.",
+    {
+        "format": Literal["hosim.spec/1"],
+        "name": Name,
+        "importer": Literal["torch_export", "torch_train"],
+        "model": MODEL,
+        "training": NotRequired[TRAINING],
+        "inputs": Annotated[dict[Identifier, INPUT], Field(min_length=1)],
+        "versions": NotRequired[dict[Name, Name]],
+    },
+)
 
+OF_BUILDER: Any = mapping_type(
+    "BuiltModel",
+    "A recipe of a workload that a builder makes; the builder checks its parameters.",
+    {
+        "format": Literal["hosim.spec/1"],
+        "name": Name,
+        "builder": dict[Identifier, Any],
+        "sha256": NotRequired[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]],
+    },
+)
 
-@with_config(STRICT)
-class TrainingModel(TypedDict):
-    """The training settings of a model; ``checkpoint`` is its own activation checkpointing."""
-
-    optimizer: NotRequired[Literal["adamw", "adamw-master", "sgd", "sgd-momentum", "none"]]
-    micro_batches: NotRequired[Annotated[int, Field(ge=1, le=1024)]]
-    autocast: NotRequired[Literal["bf16", "fp16"]]
-    checkpoint: NotRequired[bool]
-
-
-@with_config(STRICT)
-class SpecModel(TypedDict):
-    """A recipe of a workload."""
-
-    format: Literal["hosim.spec/1"]
-    name: Name
-    importer: Literal["torch_export", "torch_train"]
-    model: ModelModel
-    training: NotRequired[TrainingModel]
-    inputs: Annotated[dict[Identifier, InputModel], Field(min_length=1)]
-    versions: NotRequired[dict[Name, Name]]
-
-
-@with_config(STRICT)
-class BuiltModel(TypedDict):
-    """A recipe of a workload that a builder makes; the builder checks its parameters."""
-
-    format: Literal["hosim.spec/1"]
-    name: Name
-    builder: dict[Identifier, Any]
-    sha256: NotRequired[Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
-
-
-TRACED = Format("spec", lambda: TypeAdapter(SpecModel))
-BUILT = Format("spec", lambda: TypeAdapter(BuiltModel))
+TRACED = Format("spec", lambda: TypeAdapter(SPEC))
+BUILT = Format("spec", lambda: TypeAdapter(OF_BUILDER))
 
 
 def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -5,13 +5,20 @@ Validators take and return dictionaries, so that a file of 100,000 ops needs no 
 Everything is strict: ``true``, ``1.5`` and ``"12"`` are not integers, and unknown keys are errors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Generic, TypeVar
 
-from pydantic import ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError, WithJsonSchema
+from pydantic import (
+    ConfigDict,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    with_config,
+)
 from pydantic_core import ErrorDetails, PydanticCustomError
+from typing_extensions import TypedDict
 
 from hosim.base.files import check_format, did_you_mean
 from hosim.errors import InputError, UnitError
@@ -54,6 +61,15 @@ Time = Annotated[int, _read_by(parse_time), _written("(ns|us|µs|ms|s|min)", "10
 ComputeRate = Annotated[int, _read_by(parse_compute), _written("[kMGTPE]?FLOP/s", "989 TFLOP/s")]
 
 Frequency = Annotated[int, _read_by(parse_frequency), _written("[kMG]?Hz", "1.41 GHz")]
+
+
+def mapping_type(name: str, about: str, keys: dict[str, Any]) -> Any:
+    """The type of a mapping with these keys and no other, for pydantic; ``name`` and ``about`` are
+    those of its JSON Schema.
+    """
+    model = TypedDict(name, keys)  # type: ignore[misc]
+    model.__doc__ = about or None
+    return with_config(STRICT)(model)
 
 
 class Format(Generic[T]):

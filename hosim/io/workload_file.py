@@ -1,7 +1,5 @@
 """The workload format: ``hosim.workload/1`` and :class:`~hosim.graph.Graph`."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

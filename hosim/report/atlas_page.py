@@ -1,7 +1,5 @@
 """The atlas as one static page: a row for each model, card and length of context, with a filter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -2,8 +2,6 @@
 --explain``.
 """
 
-from __future__ import annotations
-
 import html
 import io
 from collections import Counter

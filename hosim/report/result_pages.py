@@ -4,8 +4,6 @@ They begin with the answer. Below it are a picture and a zoomable timeline, and 
 terminal, folded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType

@@ -2,8 +2,6 @@
 that they follow.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace

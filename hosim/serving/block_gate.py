@@ -2,8 +2,6 @@
 (:mod:`hosim.io.models.sparse_attention`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

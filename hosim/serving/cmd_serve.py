@@ -23,7 +23,9 @@ from hosim.cli.progress import bar, progress
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option
+from hosim.serving import api, report
 from hosim.serving.serve_options import SERVE, of_serving, serving_options
+from hosim.study import rows_of_answers
 
 if TYPE_CHECKING:
     from hosim.serving import Served
@@ -61,8 +63,6 @@ def serve(given: Given) -> None:
         read_measured_requests,
         statistic_limits,
     )
-    from hosim.serving.api import serve as served
-    from hosim.serving.report import queue_growth, serving, serving_answer
     from hosim.serving.requests import asked_requests
 
     check_drawn(given)
@@ -93,7 +93,7 @@ def serve(given: Given) -> None:
         check_measured(listed.requests, real, fit_first or 0)
 
     def run(overhead: int | str) -> Served:
-        return served(parameters, given.hardware, listed, **{**options, "overhead": overhead})
+        return api.serve(parameters, given.hardware, listed, **{**options, "overhead": overhead})
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):
         if real is not None and fit_first is not None:
@@ -119,12 +119,13 @@ def serve(given: Given) -> None:
     elif result.again is not None:
         with progress("serving in draws of what is uncertain"):
             data["draws"] = result.intervals()
-    growth = queue_growth(result)
-    table, answer = serving(data), serving_answer(data, growth, _following(given, growth[1]))
+    growth = report.queue_growth(result)
+    table, answer = (
+        report.serving(data),
+        report.serving_answer(data, growth, _following(given, growth[1])),
+    )
     if given.plot is not None:
-        from hosim.serving.report import serving_figure
-
-        write_picture(given.plot, serving_figure(result))
+        write_picture(given.plot, report.serving_figure(result))
     if given.trace is not None:
         from hosim.base.files import write
         from hosim.serving.report import serving_trace
@@ -162,10 +163,8 @@ def _options_of(texts: list[str] | None) -> dict[str, object]:
     """The options of :func:`hosim.serve` that ``--set`` gives. Raises :class:`InputError`, also for
     one that is none.
     """
-    from hosim.serving.api import check_options
-
     found = settings_of(texts)
-    check_options(found)
+    api.check_options(found)
     return found
 
 
@@ -225,16 +224,12 @@ def serve_sweep(given: Given) -> None:
     options of hosim.serve. With --seeds each row is the median of several draws, with their 5th and
     95th percentiles below it (--detail).
     """
-    from hosim.serving.api import FIGURES, seed_percentiles
-    from hosim.serving.api import serve_sweep as swept
-    from hosim.serving.report import serving_sweep, serving_sweep_answer
     from hosim.study.asked import read_vary
-    from hosim.study.rows_of_answers import records, varied_columns
 
     vary, seeds = given.vary, given.seeds
     points = read_vary(vary) if vary else [{"requests.seed": seed} for seed in range(seeds or 1)]
     with bar() as tell:
-        frame = swept(
+        frame = api.serve_sweep(
             given.model,
             given.hardware,
             given.requests,
@@ -247,18 +242,23 @@ def serve_sweep(given: Given) -> None:
             progress=tell,
             **_options_of(given.set),
         )
-    rows = records(frame)
+    rows = rows_of_answers.records(frame)
     if given.output is not None:
         say(f"wrote {given.output}: {len(rows):,} rows")
     varied = list(
-        dict.fromkeys([*varied_columns(points).values(), *(["requests.seed"] if seeds else [])])
+        dict.fromkeys(
+            [
+                *rows_of_answers.varied_columns(points).values(),
+                *(["requests.seed"] if seeds else []),
+            ]
+        )
     )
     say_notes(frame.attrs["notes"])
     if given.json:
         drawn = (
             {
-                "percentiles": seed_percentiles(
-                    rows, [name for name in varied if name != "requests.seed"], FIGURES
+                "percentiles": api.seed_percentiles(
+                    rows, [name for name in varied if name != "requests.seed"], api.FIGURES
                 )
             }
             if seeds
@@ -267,8 +267,8 @@ def serve_sweep(given: Given) -> None:
         print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})
     else:
         title = _study_title(given)
-        answer = serving_sweep_answer(title, rows, varied)
-        print_answer(answer, given, lambda: [serving_sweep(rows, varied)])
+        answer = report.serving_sweep_answer(title, rows, varied)
+        print_answer(answer, given, lambda: [report.serving_sweep(rows, varied)])
 
 
 _FIT_OPTIONS = serving_options(
@@ -291,11 +291,8 @@ def serve_fit(given: Given) -> None:
     Or the smallest cache, or another value. It bisects over runs, tries further values on both
     sides, and reports any that contradicts the rest. Exit code 3 if no value keeps the limits.
     """
-    from hosim.serving.api import serve_fit as fitted
-    from hosim.serving.report import serving_fit, serving_fit_answer
-
     with progress("serving"):
-        found = fitted(
+        found = api.serve_fit(
             given.model,
             given.hardware,
             given.requests,
@@ -325,8 +322,8 @@ def serve_fit(given: Given) -> None:
         )
     else:
         told = found.rows, list(found.limits_ns), str(found), found.answer is not None
-        short = serving_fit_answer(_study_title(given), *told)
-        print_answer(short, given, lambda: [serving_fit(*told)])
+        short = report.serving_fit_answer(_study_title(given), *told)
+        print_answer(short, given, lambda: [report.serving_fit(*told)])
     if found.answer is None:
         raise typer.Exit(InfeasibleError.exit_code)
 
@@ -356,11 +353,7 @@ def serve_frontier(given: Given) -> None:
     It serves once for each combination of values, like serve-sweep, and marks the points on the
     Pareto frontier.
     """
-    from hosim.serving.api import COSTS, RATES
-    from hosim.serving.api import serve_frontier as traced
-    from hosim.serving.report import serving_frontier, serving_frontier_answer
     from hosim.study.asked import read_vary
-    from hosim.study.rows_of_answers import records, varied_columns
 
     vary, of, against = given.vary, given.of, given.against
     if not vary:
@@ -369,7 +362,7 @@ def serve_frontier(given: Given) -> None:
             source="serve-frontier",
         )
     with bar() as tell:
-        frame = traced(
+        frame = api.serve_frontier(
             given.model,
             given.hardware,
             given.requests,
@@ -384,7 +377,7 @@ def serve_frontier(given: Given) -> None:
             progress=tell,
             **_options_of(given.set),
         )
-    rows = records(frame)
+    rows = rows_of_answers.records(frame)
     if given.output is not None:
         say(f"wrote {given.output}: {len(rows):,} points")
     say_notes(frame.attrs["notes"])
@@ -393,7 +386,12 @@ def serve_frontier(given: Given) -> None:
             {"format": "hosim.serving-frontier/1", "of": of, "against": against, "rows": rows}
         )
     else:
-        told = rows, list(varied_columns(read_vary(vary)).values()), RATES[of], COSTS[against]
+        told = (
+            rows,
+            list(rows_of_answers.varied_columns(read_vary(vary)).values()),
+            api.RATES[of],
+            api.COSTS[against],
+        )
         title = _study_title(given)
-        answer = serving_frontier_answer(title, *told)
-        print_answer(answer, given, lambda: [serving_frontier(*told)])
+        answer = report.serving_frontier_answer(title, *told)
+        print_answer(answer, given, lambda: [report.serving_frontier(*told)])

@@ -1,7 +1,5 @@
 """The number of blocks of the cache that a device has room for."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil

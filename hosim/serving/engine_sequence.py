@@ -1,7 +1,5 @@
 """A request on an engine: the tokens that it has, and where its blocks are."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Protocol
 

@@ -2,8 +2,6 @@
 added first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable
 from heapq import heapify, heappop, heappush
 from itertools import count

@@ -2,8 +2,6 @@
 explains its first ones.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence

@@ -7,8 +7,6 @@ time_us) and ``kernels_attention.csv`` (prefill_chunk, kv_prefill, n_decode, kv_
 compressed or not. Between rows times are interpolated.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass

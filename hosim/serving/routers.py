@@ -1,7 +1,5 @@
 """Routers: to which of several engines a request goes when it arrives."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from hosim.serving.requests import Request

@@ -18,8 +18,6 @@ instead of computed again. Where attention reads few blocks, sequences are thinn
 preempted (:class:`~hosim.serving.thinned.Thinned`).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

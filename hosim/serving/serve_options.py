@@ -1,7 +1,5 @@
 """The options of serving: those of an engine, of its requests, and of studies of both."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path

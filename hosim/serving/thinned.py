@@ -2,8 +2,6 @@
 each step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import takewhile

@@ -2,8 +2,6 @@
 in the card's memory, with weights below it, and with experts computed where they lie.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

@@ -2,8 +2,6 @@
 narrower than it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from hosim.analysis.costmodel import copies_compete

@@ -6,8 +6,6 @@ and with none. All four replays share the static plan of the backbone and the si
 that they differ only in their predictions.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass, replace
 

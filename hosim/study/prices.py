@@ -6,8 +6,6 @@ the FLOP/s of processors, and whether host memory is pinned. The plan stays as i
 device memory: of that a policy makes a plan for each amount.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 

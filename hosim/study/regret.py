@@ -2,8 +2,6 @@
 that its policy makes for that world.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

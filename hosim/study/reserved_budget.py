@@ -10,8 +10,6 @@ allocator places blocks, in the order of its events, and so takes the one that i
 these bounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial

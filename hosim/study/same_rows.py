@@ -2,8 +2,6 @@
 replays read, and that rows differ in more than what was varied.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -2,8 +2,6 @@
 or it would bound them as before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 

@@ -2,8 +2,6 @@
 its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from math import log

@@ -6,8 +6,6 @@ from their operators' shapes (:mod:`hosim.validate.op_costs.op_fit`). A bandwidt
 copies of traces, which contend with each other and with kernels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median

@@ -1,7 +1,5 @@
 """Recordings that no GPU can have made."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from hosim.base.groups import grouped

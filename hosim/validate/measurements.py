@@ -2,8 +2,6 @@
 (:mod:`hosim.gpu`).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ profile's launch time includes, is not part of it. Nothing recorded of the ops' 
 what their operators and kernels are.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from math import exp, sqrt

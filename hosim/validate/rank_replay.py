@@ -8,8 +8,6 @@ numbers); the clocks of the ranks by the ends of these collectives. That kernels
 for room on their device is left out.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

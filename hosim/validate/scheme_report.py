@@ -2,8 +2,6 @@
 predicted from the resident run, and plans.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``hosim validate``: replays of a recording's times and memory, and their errors."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ and profiles take 0.7 of all ops [assumption]. So the time of software that nobo
 by a factor of seven, and every answer says so.
 """
 
-from __future__ import annotations
-
 from math import log, sqrt
 
 from hosim.analysis.costmodel.peaks import efficiency_for

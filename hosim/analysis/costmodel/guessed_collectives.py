@@ -5,8 +5,6 @@ its bytes in the device tier. Over PCIe it takes tens of times as long, so every
 workload has to say so.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hosim.analysis.costmodel.op_time import kernel_times_of, op_durations

@@ -11,8 +11,6 @@ where this is less than it uses. Copies come first: they do not slow down for op
 one another.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -2,8 +2,6 @@
 other processors.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hosim.analysis.costmodel.op_time import op_durations

@@ -11,8 +11,6 @@ dtypes), ``launch_ns`` comes on top. All of it in exact integers, so that a dura
 on the machine that computed it. Kernels are timed by :mod:`hosim.analysis.costmodel.kernels.op_kernels`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil

@@ -1,7 +1,5 @@
 """The peak of a dtype, or of the dtype that stands in for it where a profile does not list it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from fractions import Fraction
 

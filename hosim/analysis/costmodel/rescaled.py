@@ -6,8 +6,6 @@ ratios of compute and of memory bandwidth. The interval of a makespan says how u
 (:mod:`hosim.analysis.costmodel.spreads.time_spread`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 from math import sqrt

@@ -5,8 +5,6 @@ lose to collectives beside them (``exposed``). When the host issues them a repla
 (docs/contract.md, rule 23).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace

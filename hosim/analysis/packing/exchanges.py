@@ -6,8 +6,6 @@ then, but for a hole; or holes from before are filled, too. Listed are the group
 tensor can be in, the likely ones first.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -21,8 +21,6 @@ Four things keep it small (some known from google/minimalloc, ASPLOS 2024; the c
   was remembered stays.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass

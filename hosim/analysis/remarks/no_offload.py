@@ -2,8 +2,6 @@
 step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -4,8 +4,6 @@ What is common to both cancels: a link that is slower than its profile says make
 two plans whose intervals overlap may still be told apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from math import inf

@@ -4,8 +4,6 @@ and what differs where it is replayed.
 Names and the order of tensors mean nothing: sizes and ops are counted by what they are.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, replace

@@ -1,7 +1,5 @@
 """Where the uncertainty of a makespan is from, and what would make it smaller."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hosim.analysis.remarks.paired_draws import beside_fastest

@@ -6,8 +6,6 @@ hosim moves whole tensors. What an op uses of each is what the cost model counts
 being used, and a plan that moves it in parts would be faster.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

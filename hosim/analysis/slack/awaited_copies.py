@@ -2,8 +2,6 @@
 *Before*).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from hosim.cache_plan import PREFETCH, Plan

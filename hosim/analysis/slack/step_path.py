@@ -5,8 +5,6 @@ It goes over all streams, the processors of all tiers and the drain, so that its
 makespan.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

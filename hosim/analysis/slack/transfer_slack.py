@@ -19,8 +19,6 @@ by ends of ops and of hops. Room is handed out in the order of the replay: what 
 tier waits for the first of what gives bytes back that are enough.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

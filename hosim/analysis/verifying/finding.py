@@ -1,7 +1,5 @@
 """One thing that is wrong, and what it is about."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -46,8 +46,6 @@ Of a plan with a runtime policy, which moves tensors as it sees fit, the first s
 What depends on timing, such as an out of memory, is for the replay to find.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 from hosim.analysis.verifying.finding import Finding

@@ -8,8 +8,6 @@ every replay. On several streams ops overtake one another, and the walk asks
 ordered.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable

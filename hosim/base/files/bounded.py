@@ -6,8 +6,6 @@ piece. A text of JSON is refused by what stands in it, before it becomes objects
 hundred times the room.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import mmap

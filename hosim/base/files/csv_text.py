@@ -2,8 +2,6 @@
 takes text for text.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ deterministic output.
 what the keys mean. :func:`write` replaces a file as a whole or not at all.
 """
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -6,8 +6,6 @@ number, ``true``, ``false``, ``null`` (or empty), or else text: ``yes``, ``010``
 a file of a kilobyte into gigabytes) are refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

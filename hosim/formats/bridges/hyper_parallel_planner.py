@@ -16,8 +16,6 @@ gives a ``ResidencySchedule``) and what ``ReplayExecutor`` and ``ResidencyManage
 :mod:`hosim.formats.bridges.residency_schedule` makes the schedule.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import warnings

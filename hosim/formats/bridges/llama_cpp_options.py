@@ -7,8 +7,6 @@ that has more bytes. How far the options are from the plan a replay says, of the
 ``llama_cpp`` with them (:mod:`hosim.policies.own.llama_cpp`, which says what each option means).
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence

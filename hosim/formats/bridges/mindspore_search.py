@@ -12,8 +12,6 @@ former is the budget here, the latter is searched. Adaptive distances use the ke
 workload; ``HYPER_OFFLOAD_DEFAULT_KERNEL_TIME_US`` keeps its default.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

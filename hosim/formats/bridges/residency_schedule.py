@@ -9,8 +9,6 @@ counts as free while a copy
 down still reads it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ reserved), without totals. The event that a stream waits for is known only if th
 are listed (``CUPTI_ACTIVITY_KIND_CUDA_EVENT``, since 2024).
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sqlite3

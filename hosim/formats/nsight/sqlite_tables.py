@@ -7,8 +7,6 @@ one that nobody changes, indexes are not used, an authoriser permits reading the
 SQLite counts its steps: a file cannot take more of them than its size explains.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping

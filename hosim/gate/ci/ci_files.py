@@ -4,8 +4,6 @@ Every pull request is checked against the branch that it is to go to: nothing ha
 for that. One comment says what changed, and is written anew by later commits.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Verdicts of single metrics: a value in the baseline and the value now."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

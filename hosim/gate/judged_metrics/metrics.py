@@ -8,8 +8,6 @@ statistic (``ttft.p95``, nanoseconds), ``throughput.output`` (tokens an hour), `
 and counts such as ``count.preemptions``. Smaller is better, but for :data:`LARGER`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ review and lossless.
 A name's own braces are doubled. Several braces in one name stand for every combination.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from itertools import groupby, product

@@ -6,8 +6,6 @@ A role is a name without its numbers: ``layers.{}.act`` is the role of ``layers.
 follows it, though its names count on.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable

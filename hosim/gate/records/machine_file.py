@@ -5,8 +5,6 @@ Its name has a digest of its text, so a file never changes: two branches, or two
 write baselines at once, do not collide.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 from hosim.analysis import digest
 from hosim.errors import InputError
 from hosim.hardware import Hardware
+from hosim.io import gate_files
 from hosim.plain_text import flat
 
 
@@ -56,8 +55,6 @@ def machine_path(name: str, baselines: Path) -> Path:
 
 def read_machine(name: str, baselines: Path, source: str) -> Mapping[str, str]:
     """The machine that the baseline ``source`` names. Raises :class:`InputError`."""
-    from hosim.io.gate_files import load_machine
-
     if _STRANGE.search(name):
         raise InputError(
             f"expected the name of a file in {MACHINES}, without {SUFFIX}, got {name!r}",
@@ -71,21 +68,19 @@ def read_machine(name: str, baselines: Path, source: str) -> Mapping[str, str]:
             source=source,
             where="machine",
         )
-    return load_machine(path)["machine"]
+    return gate_files.load_machine(path)["machine"]
 
 
 def machine_files(baselines: Path, *, unused: bool = False) -> set[Path]:
     """The machines in the folder of the baselines; only those that no baseline there names, which
     are none where one cannot be read, for it may name any.
     """
-    from hosim.io.gate_files import read_toml
-
     found = set((baselines / MACHINES).glob(f"*{SUFFIX}"))
     if not unused:
         return found
     try:
         return found - {
-            machine_path(str(read_toml(str(file)).get("machine")), baselines)
+            machine_path(str(gate_files.read_toml(str(file)).get("machine")), baselines)
             for file in baselines.glob(f"*{SUFFIX}")
         }
     except InputError:

@@ -6,8 +6,6 @@ comment has makespan and peaks. The file does not keep what was held at a peak, 
 describe only the present.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """The record of a measured case: its metrics, and enough else to explain a change."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ graph, then what follows from it.
 The baseline's side is known only as far as its file goes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A change in words, and how several of them become few lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 what was renamed.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """Verdicts: a measured case against its baseline, metric by metric."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -2,8 +2,6 @@
 :mod:`hosim.check_certificate` checks without hosim.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

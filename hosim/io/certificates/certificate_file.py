@@ -5,8 +5,6 @@ docs/contract.md says what it proves. Everything in it is a whole number of at l
 fraction as two numbers.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

@@ -5,8 +5,6 @@
 :mod:`hosim.gate.records.machine_file` say what the lines mean.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Annotated, Literal, NotRequired
 

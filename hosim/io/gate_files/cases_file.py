@@ -23,8 +23,6 @@
     cover = "pairs"                          # pairwise coverage of workloads, machines and policies
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib
@@ -38,7 +36,7 @@ from typing_extensions import TypedDict
 from hosim.base.files import check_lines, decode, format_of, read_bytes
 from hosim.errors import InputError
 from hosim.io.options import REQUIRED, Option, Options, declared
-from hosim.io.validators import STRICT, Format, Name
+from hosim.io.validators import STRICT, Format, Name, mapping_type
 from hosim.limits import refusal, within
 
 _DOTTED = re.compile(r"""[\w\s.\[-]*""")
@@ -78,9 +76,11 @@ if TYPE_CHECKING:
     _CaseModel = dict[str, Any]
 else:
     _keys = {option.name: _key(option) for option in CASE}
-    _CaseModel = TypedDict("CaseModel", {**_keys, "tolerance": NotRequired[Tolerance]})
-    _CaseModel.__doc__ = "What to plan and replay, on which machine, and how much may change."
-    with_config(STRICT)(_CaseModel)
+    _CaseModel = mapping_type(
+        "CaseModel",
+        "What to plan and replay, on which machine, and how much may change.",
+        {**_keys, "tolerance": NotRequired[Tolerance]},
+    )
 
 
 Names = Annotated[list[Name], Field(min_length=1)]

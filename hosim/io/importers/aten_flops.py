@@ -2,8 +2,6 @@
 have them. torch is not needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod

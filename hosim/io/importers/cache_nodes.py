@@ -15,8 +15,6 @@ never merges two.
   0, where those are not the device tier alone.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

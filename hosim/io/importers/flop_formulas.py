@@ -5,8 +5,6 @@ Every importer that does not run torch counts by these. Tests hold them against
 ``torch.utils.flop_counter``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

@@ -6,8 +6,6 @@ in each. Which names of metadata an architecture has is in llama.cpp's
 ``gguf-py/gguf/constants.py``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import struct

@@ -2,8 +2,6 @@
 same sizes, or the ``config.json`` that the hub's cache on this machine has. Nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ That is a prompt or a forward pass. Other runs are the ``builder`` of a spec, wh
 what the file has, or parameters behind the name (:mod:`hosim.io.named_workload`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

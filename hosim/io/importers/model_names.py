@@ -5,8 +5,6 @@ Whoever takes a model from a user asks here, so that a name means the same in ev
 function.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

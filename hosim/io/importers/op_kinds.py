@@ -5,8 +5,6 @@ few custom ops'), without namespace, overload and the trailing underscore of in-
 name that is not in the table is its own kind.
 """
 
-from __future__ import annotations
-
 import re
 
 _PACKED = frozenset(("qweight", "qzeros", "scales", "g_idx"))

@@ -1,7 +1,5 @@
 """Attention over queries, keys and values, fused or not, and rotary positions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod

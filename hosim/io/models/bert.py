@@ -2,8 +2,6 @@
 the embedding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hosim.io.models.config import Run, layers_of

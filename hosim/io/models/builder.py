@@ -2,8 +2,6 @@
 (:mod:`hosim.io.spec_file`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from difflib import get_close_matches

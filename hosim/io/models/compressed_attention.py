@@ -7,8 +7,6 @@ only the entries that the indexer chooses. A decoding step keeps what its entry 
 and is timed as the one that completes it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hosim.data.graph_parts import NEW

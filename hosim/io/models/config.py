@@ -2,8 +2,6 @@
 run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Protocol
 

@@ -5,8 +5,6 @@ is an error: a model that is built without it would be another. What a builder l
 being wrong about the rest, such as quantised weights, is said.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType

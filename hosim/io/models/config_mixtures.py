@@ -2,8 +2,6 @@
 of a ``config.json``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from hosim.io.models.config_keys import Keys

@@ -6,8 +6,6 @@ layer to layer is a list of fields, one a layer, under :data:`LAYERS`.
 A family is a line of parts (:mod:`hosim.io.models.configs_of_parts`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any

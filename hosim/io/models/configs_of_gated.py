@@ -2,8 +2,6 @@
 their ``config.json``: each family a line of parts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 

@@ -2,8 +2,6 @@
 linear time, alone or among layers of attention, and in the pattern of their attention.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import ceil
 from types import MappingProxyType

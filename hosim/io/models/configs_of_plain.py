@@ -2,8 +2,6 @@
 keys each family names its own way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType

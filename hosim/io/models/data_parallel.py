@@ -13,8 +13,6 @@ Of devices that share experts each ``run.expert``-th has the same ones: a layer'
 of their own, which fewer share.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

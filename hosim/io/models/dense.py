@@ -2,8 +2,6 @@
 heads, an MLP of two layers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from math import prod
 

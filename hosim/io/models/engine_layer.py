@@ -5,8 +5,6 @@ of attention, the residual sum part of the norm after it, and a mixture of exper
 that sorts, multiplies and adds up.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hosim.analysis.costmodel.kernels import NO_WINDOW, UNKNOWN, causal_kernel

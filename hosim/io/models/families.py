@@ -1,7 +1,5 @@
 """The function that builds each family of models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any

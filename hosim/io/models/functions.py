@@ -4,8 +4,6 @@ The ops are those of eager PyTorch, at the granularity of its kernels: a gradien
 formula keeps. Views have no op.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod

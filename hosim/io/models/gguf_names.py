@@ -2,8 +2,6 @@
 builders give them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Mapping
 

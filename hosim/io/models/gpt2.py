@@ -2,8 +2,6 @@
 to the embedding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hosim.io.models.config import Decoder

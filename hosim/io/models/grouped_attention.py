@@ -2,8 +2,6 @@
 families have in it; and over a sequence that several devices share.
 """
 
-from __future__ import annotations
-
 from math import prod
 
 from hosim.analysis.costmodel.kernels import NO_WINDOW, causal_kernel

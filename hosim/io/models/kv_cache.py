@@ -2,8 +2,6 @@
 attention reads some.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TypedDict

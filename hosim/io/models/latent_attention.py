@@ -1,7 +1,5 @@
 """Attention over latent vectors, one a token, from which keys and values are made (DeepSeek-V2)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hosim.analysis.costmodel.kernels import NO_WINDOW

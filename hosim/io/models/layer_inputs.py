@@ -2,8 +2,6 @@
 4).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from math import prod
 

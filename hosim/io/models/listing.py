@@ -1,7 +1,5 @@
 """The presets of builders, each with what tells it from the others."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

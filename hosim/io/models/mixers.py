@@ -13,8 +13,6 @@ A. Gu and T. Dao, Mamba, 2023. T. Dao and A. Gu, Transformers are SSMs, 2024. S.
 Delta Networks, 2024. Kimi Team, Kimi Linear, 2025.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 

@@ -1,7 +1,5 @@
 """MLPs with and without a gate, and mixtures of experts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The names that the parts of a decoder have in transformers, by family."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 

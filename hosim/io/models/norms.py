@@ -1,7 +1,5 @@
 """Normalisation: root mean square as transformers writes it, and the layer norm kernel."""
 
-from __future__ import annotations
-
 from hosim.io.models.config import Decoder, Run
 from hosim.io.models.functions import activation, cast, mean, mul, scale, square
 from hosim.io.models.tape import Tape, Value

@@ -20,8 +20,6 @@ one of :data:`UPDATES`:
     the place of the one before by a change of pointers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod

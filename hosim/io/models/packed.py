@@ -7,8 +7,6 @@ schemes in a ``config.json``, those are read of whose files the bytes are known 
 left to be said.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ al., SC 2021, as in Megatron-LM) gives each device several chunks of layers, whi
 of stages apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

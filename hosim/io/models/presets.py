@@ -1,7 +1,5 @@
 """The sizes of published models, each from its public configuration."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -2,8 +2,6 @@
 of the run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from dataclasses import replace

@@ -16,8 +16,6 @@ All draws use :meth:`random.Random.random`, whose sequence for a seed Python gua
 seed means the same trace everywhere.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

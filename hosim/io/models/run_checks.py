@@ -1,7 +1,5 @@
 """Checks on a run of a model: settings that do not go together are refused by name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields

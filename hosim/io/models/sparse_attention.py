@@ -7,8 +7,6 @@ the statistics by which the results are put together (split-k decoding). The que
 read so many blocks each, all of which the layer has just written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hosim.analysis.costmodel.kernels import NO_WINDOW

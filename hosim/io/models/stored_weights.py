@@ -2,8 +2,6 @@
 shape that a builder gives it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod

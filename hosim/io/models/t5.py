@@ -4,8 +4,6 @@ scores.
 Scores are in memory, because no fused kernel supports a learned bias.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hosim.io.models.config import Run, first_layers

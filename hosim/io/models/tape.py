@@ -7,8 +7,6 @@ inference, training and recomputation follow. A training step keeps exactly the 
 op of the backward pass uses.
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -2,8 +2,6 @@
 time and a class.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hosim.io.models.config import Run, layers_of

@@ -1,7 +1,5 @@
 """Whisper: an encoder of sound, and a decoder of text that attends to it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hosim.io.models.attention import AttentionKernel, attention

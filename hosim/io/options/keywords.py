@@ -2,8 +2,6 @@
 docstring.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

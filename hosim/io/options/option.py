@@ -8,8 +8,6 @@ several functions, commands or cases share; a command's own stand in its file, a
 beside the core in that room.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The options that several functions, commands or cases share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path

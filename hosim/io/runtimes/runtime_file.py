@@ -4,13 +4,10 @@ Each figure is a mapping of its value, with its unit, its spread, its source, an
 on one row.
 """
 
-from __future__ import annotations
-
 import os
 from typing import Annotated, Any
 
-from pydantic import Field, StrictBool, StrictInt, StrictStr, with_config
-from typing_extensions import TypedDict
+from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from hosim.base import files as reading
 from hosim.data.runtime import COPIES, Runtime, RuntimeFigure
@@ -27,7 +24,7 @@ from hosim.io.key_tables import (
     mapping,
     several,
 )
-from hosim.io.validators import STRICT, Format, Name, Rate, Size, Time
+from hosim.io.validators import Format, Name, Rate, Size, Time, mapping_type
 from hosim.units import exact_rate, exact_size, exact_time
 
 _SPREAD = Kind(Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)], float)
@@ -39,12 +36,11 @@ _SIZE = Kind(Size, lambda size: exact_size(int(size)), float)
 _RATE = Kind(Rate, lambda rate: exact_rate(int(rate)), float)
 
 
-@with_config(STRICT)
-class PadsModel(TypedDict):
-    """Of what the sizes of experts in mxfp4 are multiples, once loaded."""
-
-    hidden: Annotated[int, Field(ge=1, le=2**20)]
-    intermediate: Annotated[int, Field(ge=1, le=2**20)]
+_PADS: Any = mapping_type(
+    "PadsModel",
+    "Of what the sizes of experts in mxfp4 are multiples, once loaded.",
+    dict.fromkeys(("hidden", "intermediate"), Annotated[int, Field(ge=1, le=2**20)]),
+)
 
 
 def _known(what: str, value: Kind) -> Kind:
@@ -113,7 +109,7 @@ TABLE = KeyTable(
     Key("source", TEXT, brief=True),
     Key("runs", several(literal("train", "inference")), brief=True),
     Key("options", mapping(Kind(StrictBool | StrictInt | StrictStr), Name), brief=True),
-    Key("pads", Kind(PadsModel), brief=True),
+    Key("pads", Kind(_PADS), brief=True),
     Key("graph_sizes", several(Kind(Annotated[StrictInt, Field(ge=1, le=2**20)])), brief=True),
     Key("blocks", several(NAME), brief=True),
     Key("pins", several(literal(*COPIES)), brief=True),

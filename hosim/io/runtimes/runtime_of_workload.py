@@ -1,7 +1,5 @@
 """The runtime of a workload: that which its builder names, or which a caller asks for."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

@@ -8,8 +8,6 @@ layers before its first use in backward, and what is recomputed before its first
 exactly is read from the graphs that these passes make.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from copy import deepcopy
 from typing import Any, cast

@@ -8,8 +8,6 @@ planner says which (:mod:`hosim.on_torch.bridges.planned_marks`), and the plan i
 graphs that torch's passes made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from copy import deepcopy
 from typing import Any

@@ -11,8 +11,6 @@ the budget. The better of the two is taken.
 Imports torch 2.13 or later.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

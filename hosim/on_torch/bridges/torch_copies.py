@@ -6,8 +6,6 @@ torch copies by the ops ``ao.offload``, ``ao.reload`` and ``ao.wait_tensor``
 down releases the device's storage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import cast

@@ -2,8 +2,6 @@
 nothing of the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import time

@@ -2,8 +2,6 @@
 them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The command line of the kit."""
 
-from __future__ import annotations
-
 import argparse
 import platform
 import sys

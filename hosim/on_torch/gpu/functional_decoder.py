@@ -5,8 +5,6 @@ The weights of the embedding, of each layer and of the head are one flat tensor 
 one storage, which a scheme moves as a whole.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ once, and its copy streams as late as the waits allow. A scheme that forgets to 
 with data that has not arrived, and its loss shows it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

@@ -2,8 +2,6 @@
 import-kernels`` reads.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The machine that a folder of the kit was measured on, as a profile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hosim.hardware import Channel, Compute, Hardware, Tier

@@ -2,8 +2,6 @@
 each op of their captured steps.
 """
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Sequence

@@ -5,8 +5,6 @@ A copy waits for everything queued on the compute stream before it, so a buffer 
 as soon as its last reader is queued.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any

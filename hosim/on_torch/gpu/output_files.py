@@ -1,7 +1,5 @@
 """Files of a recording: written beside, then renamed."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import gzip

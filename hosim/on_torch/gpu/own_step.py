@@ -2,8 +2,6 @@
 torch when called.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator

@@ -2,8 +2,6 @@
 hosim predicts of them.
 """
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Mapping, Sequence

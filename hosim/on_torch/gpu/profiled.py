@@ -2,8 +2,6 @@
 allocator.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import time

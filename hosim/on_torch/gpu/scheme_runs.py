@@ -1,7 +1,5 @@
 """Runs of the decoder under simple schemes, each recorded into a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

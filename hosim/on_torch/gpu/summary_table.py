@@ -1,7 +1,5 @@
 """Predictions beside measurements: ``summary.json``, and the table of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

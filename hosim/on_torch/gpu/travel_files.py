@@ -5,8 +5,6 @@ have nothing else.
 ``hosim.save_plan`` wrote.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -2,8 +2,6 @@
 shapes, modules, memory, annotations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

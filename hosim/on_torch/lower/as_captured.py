@@ -2,8 +2,6 @@
 Imports torch.
 """
 
-from __future__ import annotations
-
 import torch
 
 from hosim.errors import InputError

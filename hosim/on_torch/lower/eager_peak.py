@@ -10,8 +10,6 @@ tensor is written from a fake, nobody knows what it contains, and the peak of co
 afterwards is not known.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

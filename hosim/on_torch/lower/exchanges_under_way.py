@@ -2,8 +2,6 @@
 something uses their tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -5,8 +5,6 @@ While a model is offloaded, its tensors are of a class that answers questions ab
 (shape, dtype) and refuses everything else: reading, writing, copying, saving. Imports torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache

@@ -2,8 +2,6 @@
 Imports torch.
 """
 
-from __future__ import annotations
-
 import array
 import contextvars
 import ctypes

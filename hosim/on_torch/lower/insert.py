@@ -10,8 +10,6 @@ existing views. Consumers behind a prefetch to the device tier take the prefetch
 ``ready(view, prefetch)`` if they take another view, so that the graph shows what they wait for.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

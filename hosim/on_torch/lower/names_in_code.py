@@ -1,7 +1,5 @@
 """The names that the code of a function reads, and whose code it is."""
 
-from __future__ import annotations
-
 import dis
 import os
 import sys

@@ -2,8 +2,6 @@
 Imports torch.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

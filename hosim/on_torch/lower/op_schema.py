@@ -1,7 +1,5 @@
 """What torch says of its ops beforehand. Imports torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

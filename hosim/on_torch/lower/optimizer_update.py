@@ -7,8 +7,6 @@ gives what it would give without hosim. Whether a tensor is a setting is asked o
 groups.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping

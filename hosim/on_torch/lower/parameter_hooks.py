@@ -8,8 +8,6 @@ those after it (``register_post_accumulate_grad_hook``), which also see the para
 ``hosim_step::mark`` marks a value while a step is traced.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any

@@ -2,8 +2,6 @@
 program would not do. Imports torch.
 """
 
-from __future__ import annotations
-
 import builtins
 import io
 import os

@@ -9,8 +9,6 @@ model, such as the criterion of a loss. What it cannot reach (a clock) differs b
 the same step, which are compared (:func:`hosim.on_torch.lower.two_traces.require_alike`).
 """
 
-from __future__ import annotations
-
 import builtins
 import functools
 import gc

@@ -12,8 +12,6 @@ Torch adds gradients up in buckets of several: with two processes that gives the
 more the last ones may differ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -11,8 +11,6 @@ sum, and so its last bits, may differ.
 What of torch's is read here has no public name: the states that ``fully_shard`` gives modules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

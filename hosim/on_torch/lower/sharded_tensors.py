@@ -2,8 +2,6 @@
 this process has. Imports torch.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

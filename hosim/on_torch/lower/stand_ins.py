@@ -1,7 +1,5 @@
 """Tensors that stand in for a model's while it is traced. Imports torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any

@@ -6,8 +6,6 @@ tensors as the whole step, at the same positions of its graph, also those that i
 their memory counts in each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

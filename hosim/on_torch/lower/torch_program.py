@@ -6,8 +6,6 @@ are inlined. If a functional program returns a new value of a buffer, a node of 
 into the buffer. A node that computes is the op of the same name.
 """
 
-from __future__ import annotations
-
 import copy
 import operator
 from collections.abc import Mapping, Sequence, Set

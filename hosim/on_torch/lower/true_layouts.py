@@ -5,8 +5,6 @@ softplus_backward is contiguous, the real result lies as the gradient does. A pr
 wrong strides takes other ways than eager does, and may fail at its first step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any

@@ -4,8 +4,6 @@ Imports torch.
 What differs between them (a clock, a counter, a set's order) would be frozen in a captured program.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 

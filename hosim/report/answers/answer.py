@@ -2,8 +2,6 @@
 rows, and what to ask next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -2,8 +2,6 @@
 policy to take.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

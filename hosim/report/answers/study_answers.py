@@ -2,8 +2,6 @@
 sentence and a curve of the makespan in text, those of stalls and differences a sentence and rows.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

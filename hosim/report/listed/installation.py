@@ -1,7 +1,5 @@
 """The installed packages, the purpose of each extra, and what is missing for it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """Machines, workloads and policies as tables for a terminal."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol

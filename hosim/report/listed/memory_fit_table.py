@@ -2,8 +2,6 @@
 sequence, and what would make it fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

@@ -2,8 +2,6 @@
 machine or runtime as the figures that matter most.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from textwrap import shorten

@@ -2,8 +2,6 @@
 where the uncertainty is from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -5,8 +5,6 @@ Pure functions turn results into renderables, and the caller chooses the console
 are rounded to three digits, with binary prefixes; the exact integers are in the JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 

@@ -2,8 +2,6 @@
 together are one row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.console import Group, RenderableType

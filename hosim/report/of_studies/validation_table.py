@@ -1,7 +1,5 @@
 """Table of what ``hosim validate`` finds: measured beside simulated."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -2,8 +2,6 @@
 breaks but those between lines.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterable, Sequence
 from copy import copy

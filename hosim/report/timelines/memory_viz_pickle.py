@@ -6,8 +6,6 @@ them as tensors and workspaces are allocated and released in order of time. The 
 every entry say so, and name the tensor or the op.
 """
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any

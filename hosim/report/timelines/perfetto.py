@@ -6,8 +6,6 @@ transfer to the op that needs it. Each tier has a counter for each kind of tenso
 microseconds with decimals, so that nanoseconds are exact.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The values of a timeline at every instant, as arrays of numpy that a picture has room for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

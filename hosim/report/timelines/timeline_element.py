@@ -5,8 +5,6 @@ A page holds at most about :data:`ITEMS` bars. If there are more, adjacent short
 into one that shows their number and how their time divides.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 more.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +21,7 @@ from hosim.serving import (
     cache_blocks,
     cache_room,
     engine_limits,
+    kv_policies,
     read_recorded_iterations,
     weight_room,
 )
@@ -232,11 +231,9 @@ def _connected(asked: Given) -> bool:
     """Whether a connector keeps the cache below the device, too, or sends it to other engines. An
     engine swaps sequences without one.
     """
-    from hosim.serving.kv_policies import kv_policy
-
     if asked.kv is None:
         return bool(asked.prefill_instances)
-    policy, parameters = kv_policy(asked.kv)
+    policy, parameters = kv_policies.kv_policy(asked.kv)
     return policy.rules(parameters).keeps or bool(asked.prefill_instances)
 
 
@@ -326,8 +323,6 @@ def _tiers(asked: Given, modelled: ModelledIterations) -> KvSetup | None:
     """The cache below the device, if there is one: each device of the engine has its part of every
     block.
     """
-    from hosim.serving.kv_policies import kv_policy
-
     swaps = asked.preemption == "swap"
     if asked.kv is None and not swaps:
         return None
@@ -335,7 +330,7 @@ def _tiers(asked: Given, modelled: ModelledIterations) -> KvSetup | None:
     policy_text = "swap_only" if asked.kv is None else asked.kv
     in_blocks = modelled.machine_of_blocks(asked.block_tokens)
     setup = kv_setup(policy_text, in_blocks, modelled.devices, block_bytes, swaps, modelled.layers)
-    policy, parameters = kv_policy(setup.policy)
+    policy, parameters = kv_policies.kv_policy(setup.policy)
     if policy.name != "sparse":
         return setup
     if swaps:

@@ -2,8 +2,6 @@
 (:mod:`hosim.serving.links`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction

@@ -2,8 +2,6 @@
 how much room is left.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 

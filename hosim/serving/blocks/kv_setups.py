@@ -2,8 +2,6 @@
 no such tier or channel is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count

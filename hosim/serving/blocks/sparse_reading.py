@@ -2,8 +2,6 @@
 come up from the tier below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction

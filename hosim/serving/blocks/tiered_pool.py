@@ -7,8 +7,6 @@ What is found below comes up into blocks of the device; the copy below stays unt
 needed. A block that is being copied can be taken, but not written before the copy is over.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from fractions import Fraction

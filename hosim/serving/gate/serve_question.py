@@ -2,8 +2,6 @@
 ``limit`` for the goodput.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hosim import io, serving
 from hosim.analysis import canonical, digest, graph_fingerprint
 from hosim.data.versions import SERVING_VERSIONS
 from hosim.errors import InfeasibleError, InputError
@@ -109,13 +110,12 @@ def measure_served(case: Case) -> Measured:
     """The record of a case that serves requests, or the error of one whose weights leave no room.
     Raises :class:`HosimError`.
     """
-    from hosim.io import load_hardware
     from hosim.io.importers import builder_parameters
     from hosim.serving.api import serve
     from hosim.serving.requests import asked_requests
     from hosim.shipped import find_hardware
 
-    hardware = load_hardware(find_hardware(case.beside(case.hardware)))
+    hardware = io.load_hardware(find_hardware(case.beside(case.hardware)))
     assert case.serve is not None
     asked = asked_serving(case.serve, case.beside)
     try:
@@ -166,9 +166,8 @@ class _Held:
         self, model: Mapping[str, Any], device: str, hardware: Any, served: Served
     ) -> None:
         from hosim.io.models import build
-        from hosim.serving import ModelledIterations
 
-        modelled = ModelledIterations(model, hardware)
+        modelled = serving.ModelledIterations(model, hardware)
         self.device = device
         self.served = served
         self.summary = served.summary()
@@ -264,8 +263,6 @@ def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     """The engine in one way of writing: every option, defaults too, and what recorded times are
     like.
     """
-    from hosim.io import load_hardware
-    from hosim.serving import EngineLimits
     from hosim.serving.kv_policies import kv_policy
     from hosim.serving.serve_options import serve_defaults
     from hosim.shipped import find_hardware
@@ -273,13 +270,13 @@ def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     setup = {**serve_defaults(), **options, "overhead": served.about["overhead_ns"]}
     for name in ("token_budget", "max_sequences"):
         if setup[name] is None:
-            setup[name] = served.about.get(name, getattr(EngineLimits(), name))
+            setup[name] = served.about.get(name, getattr(serving.EngineLimits(), name))
     if isinstance(setup["kv"], str):
         policy, parameters = kv_policy(setup["kv"])
         setup["kv"] = [policy.name, parameters]
     if setup["prefill_hardware"] is not None:
         setup["prefill_hardware"] = flat_profile(
-            load_hardware(find_hardware(setup["prefill_hardware"]))
+            io.load_hardware(find_hardware(setup["prefill_hardware"]))
         )
     if setup["iterations"] is not None:
         setup["iterations"] = source_digest(Path(setup["iterations"]))

@@ -1,7 +1,5 @@
 """The policies for the cache, by name, and their rules; ``name:parameter=value`` chooses one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -2,8 +2,6 @@
 others have another order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Sequence
 
 from hosim.serving.eviction_order import Rank

@@ -2,8 +2,6 @@
 simpy's clock.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

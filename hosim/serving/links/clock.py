@@ -2,8 +2,6 @@
 time moves on.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 

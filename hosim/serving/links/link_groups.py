@@ -10,8 +10,6 @@ A change takes as much time as there are classes of flows (:mod:`hosim.serving.l
 not flows: hundreds of devices that share a pool are one class a direction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from heapq import heappop, heappush

@@ -1,7 +1,5 @@
 """Tables of sweeps and fits over serving."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The answers of studies of serving: a sentence, and a curve or the five best rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables of requests that were served."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Requests as a user asks for them: a file, or a process of arrivals."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from dataclasses import replace

@@ -2,8 +2,6 @@
 are turns of conversations, and the seed that gives them again.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -2,8 +2,6 @@
 well.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from hosim.base.whole_numbers import keep_whole

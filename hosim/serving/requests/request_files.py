@@ -2,8 +2,6 @@
 BurstGPT, the texts of ShareGPT.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence

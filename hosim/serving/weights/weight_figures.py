@@ -2,8 +2,6 @@
 iterations waited for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

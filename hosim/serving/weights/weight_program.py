@@ -14,8 +14,6 @@ before, as soon as the last of the others has been issued, the layer is no longe
 there is room to the end. At the latest it is issued when that iteration ends.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping

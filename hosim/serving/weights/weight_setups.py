@@ -2,8 +2,6 @@
 decode.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence

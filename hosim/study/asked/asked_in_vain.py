@@ -2,8 +2,6 @@
 noted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from hosim.errors import InputError

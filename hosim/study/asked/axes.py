@@ -6,8 +6,6 @@ list separated by commas, or a linear range that includes both ends, with a coun
 Quantities carry units as in the YAML files.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """One policy, one workload, one machine, one budget: plan, verify the plan, replay it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from hosim import engine

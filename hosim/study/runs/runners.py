@@ -6,8 +6,6 @@ computed again one by one, to find the one that kills its process (for lack of m
 task becomes a row with an error.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -20,6 +20,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any
 
+from hosim import io
 from hosim.analysis.costmodel import rescaled_from
 from hosim.base.files import did_you_mean, unknown_name
 from hosim.data.runtime import RUNTIME
@@ -335,19 +336,15 @@ def _choice(
 
 
 def _profile(hardware: Hardware) -> dict[str, Any]:
-    from hosim.io import hardware_to_dict
-
-    return hardware_to_dict(hardware)
+    return io.hardware_to_dict(hardware)
 
 
 def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
-    from hosim.io import hardware_from_dict
-
     data = _profile(hardware)
     for path, value in settings.items():
         _put(data, path, _multiplied(data, path, value))
     _cap_channels(data, settings)
-    changed = hardware_from_dict(data, source=hardware.name)
+    changed = io.hardware_from_dict(data, source=hardware.name)
     before = {channel.name: channel.bandwidth_bytes_per_s for channel in hardware.channels}
     more = {
         channel.name: max(0, channel.bandwidth_bytes_per_s - before[channel.name])
@@ -527,10 +524,8 @@ def _graph(graph: Graph, settings: Mapping[str, Value]) -> Graph:
 @lru_cache(_KEPT_GRAPHS)
 def _made(name: str, spec: str) -> Graph:
     """The graph of a spec, kept for the next point that asks for it."""
-    from hosim.io import make
-
     try:
-        return make({"name": name, **json.loads(spec)}, "workload")
+        return io.make({"name": name, **json.loads(spec)}, "workload")
     except InputError as error:
         where = (error.where or "").removeprefix("builder.")
         raise InputError(error.message, source="workload", where=where or None) from None

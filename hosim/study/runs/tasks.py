@@ -4,8 +4,6 @@ A task carries the question as bytes, which a worker unpacks once and keeps: it 
 reads no graph twice.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The cost of a step, and of one of its tokens, where a device has a price."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from hosim.errors import InputError

@@ -7,8 +7,6 @@ if the device tier were large enough. The smallest one is found by bisection, to
 memory; a policy for which that does not hold may find a smaller budget enough, too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

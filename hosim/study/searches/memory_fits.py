@@ -7,8 +7,6 @@ a step whose tensors fit *may fit*. The largest value that fits was built; so wa
 unless the peak is a line there.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Kernels fitted to tables, as a report and as part of a hardware profile."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy

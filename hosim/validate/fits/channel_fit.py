@@ -8,8 +8,6 @@ pays for them as well. So the whole fit is stretched until its copies take as lo
 did.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

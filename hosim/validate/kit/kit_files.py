@@ -2,8 +2,6 @@
 the bandwidth sweep, the runs.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

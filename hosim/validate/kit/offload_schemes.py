@@ -2,8 +2,6 @@
 that are predicted from a resident run.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 SMALLEST_OFFLOAD = 1 << 20

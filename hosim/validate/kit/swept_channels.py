@@ -2,8 +2,6 @@
 found them.
 """
 
-from __future__ import annotations
-
 from hosim.errors import InputError
 from hosim.hardware import Channel
 from hosim.validate.kit.kit_files import BandwidthSweep

@@ -2,8 +2,6 @@
 they took over that of the tensors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import exp, log, sqrt

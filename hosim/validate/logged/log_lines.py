@@ -7,8 +7,6 @@ pattern are passed over. The figure of a run is the median over its lines, witho
 and more, in which a program warms up.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -7,8 +7,6 @@ server, which give means. One of SGLang counts no iterations: the sequences that
 written stand for those of its whole life.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ cost: makespan and stall by the engine, the peak of memory in program order (doc
 It leaves out the host's cost of moving, and the memory bandwidth that copies take from kernels.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ say little of others, so both are drawn towards what is taken where nothing was 
 products, as small ones took that in a recording of an A100, else 0, and a factor of 1.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ A *spread* is the standard deviation of the logarithm of measured over predicted
 :mod:`hosim.analysis.costmodel.spreads.time_spread`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -9,8 +9,6 @@ time of the cost model. The efficiency of a kind and dtype is fitted by
 if the fixed time is more than half of the kind's time, or if its interval spans a factor of 10.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ interpolated between ops of its name by the number of blocks (of bytes, for fill
 device), and grows with it beyond the largest; failing that, it is the median of its kind.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence

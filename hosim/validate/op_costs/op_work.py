@@ -13,8 +13,6 @@ same ones; else kernels without an operator have that of those with the same nam
 if all of these have the same.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,6 @@ backward pass with the same input and weight takes; without either it is left ou
 without a mask.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import prod

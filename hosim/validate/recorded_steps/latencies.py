@@ -17,8 +17,6 @@ constant with fewer than :data:`FEWEST` samples would be the time of one op unde
 stays within what is usual (:data:`USUAL`).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

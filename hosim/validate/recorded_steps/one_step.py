@@ -5,8 +5,6 @@ A replay adds up what is not explained: once an op is late, all that follows it 
 starts from recorded times, so that what is left is its own.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

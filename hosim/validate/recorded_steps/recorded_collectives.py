@@ -1,7 +1,5 @@
 """Kernels of a recording that wait for other ranks."""
 
-from __future__ import annotations
-
 import re
 
 _COLLECTIVE = re.compile(

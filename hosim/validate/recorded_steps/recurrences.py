@@ -16,8 +16,6 @@ ops that are late and alike, at least :data:`FEWEST`:
 Nothing is inferred from a single repetition. An edge that the recording contradicts is left out.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -7,8 +7,6 @@ kernels out, belongs to the first. Names alone decide, so that no time on the de
 boundary.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections.abc import Sequence

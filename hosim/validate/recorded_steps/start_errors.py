@@ -6,8 +6,6 @@ between successive ops of a stream, and both as a share of the time in which the
 streams wait.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

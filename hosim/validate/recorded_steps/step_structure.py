@@ -31,8 +31,6 @@ it may start that much early: the earlier one then holds the stream for so much 
 overlap is given.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,6 @@
 nothing in the recording's structure explains.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence

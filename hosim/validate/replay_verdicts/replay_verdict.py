@@ -13,8 +13,6 @@ them are named, the largest first, that the replay, given their recorded times a
 within these bounds for all other ops.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

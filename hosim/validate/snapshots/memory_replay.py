@@ -15,8 +15,6 @@ a snapshot. Of any other recording two bounds are known at most: the reserve aft
 nothing cached serves them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

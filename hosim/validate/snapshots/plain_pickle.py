@@ -6,8 +6,6 @@ or sets the state of an object is refused, and so is a key that is neither text 
 numbers can be chosen so that a dict of them takes time with the square of their count.
 """
 
-from __future__ import annotations
-
 import pickletools
 from collections import deque
 from collections.abc import Callable, Mapping

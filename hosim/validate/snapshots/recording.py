@@ -4,8 +4,6 @@ A snapshot holds the segments at the end of a recording and the *history*: alloc
 blocks and of segments.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

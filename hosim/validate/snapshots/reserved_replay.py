@@ -12,8 +12,6 @@ it was held it was free; that start knows of no cached memory that the sequence 
 sequence says nothing of streams: there is one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

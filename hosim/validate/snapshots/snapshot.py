@@ -6,8 +6,6 @@ the start of its history, and `replay_snapshot` replays that history with the al
 each choice.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,6 @@ function from constants, processor and sizes to microseconds; and its constants,
 them starts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any

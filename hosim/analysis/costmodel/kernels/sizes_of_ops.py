@@ -1,7 +1,5 @@
 """The kernel class and the sizes of a product or an attention, from the shapes of its operands."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 

@@ -18,8 +18,6 @@ the machine's; all others are the same on every machine, so that they cancel whe
 compared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property

@@ -7,8 +7,6 @@ the same error. Of the errors of different sizes of one class a part is shared; 
 err independently.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 (docs/contract.md, rule 19).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hosim.edits import COLLECTIVE_KINDS

@@ -6,8 +6,6 @@ that cross it keep their rate and the rest go on (Bertsekas and Gallager, Data N
 6.5.2).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 

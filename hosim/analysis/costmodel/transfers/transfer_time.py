@@ -1,7 +1,5 @@
 """The duration of one transfer on a channel that it has to itself (docs/contract.md, rule 6)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from fractions import Fraction
 from math import ceil

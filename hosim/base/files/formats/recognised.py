@@ -5,8 +5,6 @@ Every reader that cannot use a file asks here, so that all commands give the sam
 file.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ of its format.
 They stand below all that reads these formats, so that an error can say what a file seems to be.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -4,8 +4,6 @@ each is recognised.
 What loads them is in :mod:`hosim.io.any_format`, above the importers.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Mapping

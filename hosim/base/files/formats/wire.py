@@ -4,8 +4,6 @@ This is enough to read the few fields that matter without the format's own libra
 raises :class:`WireError`, which each importer turns into its own message.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from hosim.limits import Budget

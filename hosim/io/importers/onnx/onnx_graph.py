@@ -23,8 +23,6 @@ Free dimensions of the inputs need a size: ``dims`` by the model's name of the d
 called.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 from pathlib import Path

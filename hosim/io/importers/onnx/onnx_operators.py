@@ -6,8 +6,6 @@ The onnx package knows none of the latter. Their definitions are in onnxruntime'
 ``docs/ContribOperators.md``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain

@@ -7,8 +7,6 @@ its inputs and from the values of small constants, and arithmetic on sizes (``Sh
 beside the model are not read, and operators outside a short list are never run.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 :mod:`hosim.io.importers.onnx.onnx_graph`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from graphlib import CycleError, TopologicalSorter

@@ -21,8 +21,6 @@ bytes::
 Whatever a schema lacks is None (or an empty tuple).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from bisect import bisect_right

@@ -17,8 +17,6 @@ the calls are the same. A storage that an operator takes, and that none has retu
 there before the recording.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

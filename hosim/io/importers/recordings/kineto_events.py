@@ -2,8 +2,6 @@
 :mod:`hosim.io.importers.recordings.kineto` reads it and describes it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -8,8 +8,6 @@ the recording contradicts, because the op started or the call returned before th
 ended, is dropped and counted: ``cudaFree(nullptr)`` waits for nothing.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence

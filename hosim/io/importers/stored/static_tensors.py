@@ -6,8 +6,6 @@ step lists what one operator reads, makes and overwrites; :meth:`Recording.graph
 into a workload graph.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ bytes that a view shows, or, where indices choose among these, of so many of the
 the parts that the same ops use in the same way, which become tensors.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence

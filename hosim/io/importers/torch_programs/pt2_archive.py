@@ -7,8 +7,6 @@ pickle, which is not used here but would be run by others: it must name nothing 
 containers are made of.
 """
 
-from __future__ import annotations
-
 import os
 import pickletools
 import re

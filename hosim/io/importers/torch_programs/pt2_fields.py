@@ -2,8 +2,6 @@
 error with its place, ``where``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

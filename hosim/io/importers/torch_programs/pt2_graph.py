@@ -5,8 +5,6 @@ The schema is checked key by key, and only what hosim needs is kept. Nothing of 
 yet.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

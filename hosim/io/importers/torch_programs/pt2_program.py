@@ -5,8 +5,6 @@ Its graph, which storages lie in which record, and what its inputs and outputs a
 guards are not used.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -7,8 +7,6 @@ beside the expression. What is not on the lists here would make other readers of
 so the file is refused.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """The calls allowed while a program is imported; each is checked before it runs. Imports torch."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any

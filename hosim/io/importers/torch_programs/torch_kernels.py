@@ -8,8 +8,6 @@ ops: an op that returns memory of its arguments and writes none (by the alias an
 schema) is a view and costs nothing; every other op is a :class:`Kernel`.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

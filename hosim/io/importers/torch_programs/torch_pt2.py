@@ -20,8 +20,6 @@ one: they are taken to be separate, and those that no node uses, such as the sec
 one, share the first other of equal shape.
 """
 
-from __future__ import annotations
-
 import keyword
 import math
 import operator

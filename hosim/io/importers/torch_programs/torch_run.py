@@ -7,8 +7,6 @@ so attention is the fused kernel and not the quadratic one of the meta device. O
 ops and arithmetic on sizes are executed.
 """
 
-from __future__ import annotations
-
 import logging
 import operator
 from collections.abc import Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ A phase is the call in which an op runs: the model's (``forward``), ``backward()
 optimizer's.
 """
 
-from __future__ import annotations
-
 import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence

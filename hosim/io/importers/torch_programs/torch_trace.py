@@ -10,8 +10,6 @@ role of a tensor. FLOP follow from the shapes of the arguments
 (:mod:`hosim.io.importers.aten_flops`).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence

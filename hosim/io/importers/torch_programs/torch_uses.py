@@ -5,8 +5,6 @@ The contents of indices are never looked at: an index of so many entries chooses
 all were different.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from math import prod
 from typing import Any

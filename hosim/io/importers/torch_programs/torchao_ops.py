@@ -7,8 +7,6 @@ compiler makes it, which reads what it is given and writes what it returns. All 
 their own, so that torchao can still be imported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -6,8 +6,6 @@ storage is freed, so a trace is followed in program order: a storage that an op 
 taking it is a new one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ inductor's text. So each call is inductor's own, and results are those of ``torc
 bit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

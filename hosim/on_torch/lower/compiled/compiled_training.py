@@ -7,8 +7,6 @@ texts. Only the texts do not run: their calls become nodes of the trace. So the 
 runs, in torch's order, and what forward saves for backward is a tensor of the plan.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial

@@ -7,8 +7,6 @@ are those of ``torch.compile`` to the bit. Each buffer of the text is a tensor o
 is asked not to reuse one buffer's memory for another, since that decides what the plan decides.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

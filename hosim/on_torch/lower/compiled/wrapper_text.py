@@ -7,8 +7,6 @@ inductor's to the bit. A line that is none of these is an error: it might do wha
 for.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ All graphs of one recording take their memory from one pool, which keeps it unti
 They run in the order in which they were recorded, so that one may use what another has freed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

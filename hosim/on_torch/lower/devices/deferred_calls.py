@@ -2,8 +2,6 @@
 looks.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count

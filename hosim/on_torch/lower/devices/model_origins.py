@@ -6,8 +6,6 @@ go one by one from where they are to where the plan has them at time 0; only wha
 device tier is put there.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -12,8 +12,6 @@ wait for a thread: if a copy needs data that a thread has not brought yet, or if
 until a copy ends, the host waits before it launches more.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

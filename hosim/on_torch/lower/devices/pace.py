@@ -9,8 +9,6 @@ The schedule uses the times at which transfers could have begun and ended, not t
 threads woke up, so that a late thread delays no other.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

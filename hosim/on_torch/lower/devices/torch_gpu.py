@@ -4,8 +4,6 @@ of it.
 The modules beside this one read these names when they use them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -2,8 +2,6 @@
 once for all runs; and the queueing of a copy on them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

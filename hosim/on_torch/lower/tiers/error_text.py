@@ -1,7 +1,5 @@
 """What errors say of a machine's failures and of values, in one line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

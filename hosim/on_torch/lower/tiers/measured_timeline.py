@@ -2,8 +2,6 @@
 comparisons.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

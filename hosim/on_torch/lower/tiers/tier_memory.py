@@ -2,8 +2,6 @@
 folder is named.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping
 

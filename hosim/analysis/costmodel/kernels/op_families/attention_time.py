@@ -8,8 +8,6 @@ too few to fill the machine. In multi-head latent attention (MLA) all heads of a
 same compressed keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 

@@ -6,8 +6,6 @@ what all others have, at once. Bytes are those of the whole message: what each r
 all-reduce and an all-to-all, and what all have together in an all-gather and a reduce-scatter.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -10,8 +10,6 @@ expert has more rows than there are tokens. Ranks have equal numbers of experts,
 the others wait for the one with the most rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -12,8 +12,6 @@ threads that multiply as they unpack: as long as that keeps up with the memory, 
 weights take from there, on every processor.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

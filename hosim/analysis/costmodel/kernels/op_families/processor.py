@@ -1,7 +1,5 @@
 """The vendor's figures of a processor that the times of its kernels depend on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 
