@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from hosim.engine.flow_table import UncoveredError
     from hosim.engine.hops import SEVERAL, Hop, resolve_hop
     from hosim.engine.ledger import Ledger
-    from hosim.engine.loop_cells import ENDED, ILLEGAL, LATE, MOVES, NEVER, SAME, STOPPED, STUCK
+    from hosim.engine.loop_cells import ENDED, LATE, MOVES, NEVER, ROW, SAME, STOPPED, STUCK
     from hosim.engine.program_account import program_account
     from hosim.engine.program_base import ProgramBase, one_for_all
     from hosim.engine.program_table import ProgramTable
@@ -38,7 +38,7 @@ else:
             "drawn_replays": "later_draws",
             "flow_table": "UncoveredError",
             "ledger": "Ledger",
-            "loop_cells": "ENDED ILLEGAL LATE MOVES NEVER SAME STOPPED STUCK",
+            "loop_cells": "ENDED LATE MOVES NEVER ROW SAME STOPPED STUCK",
             "program_account": "program_account",
             "program_base": "ProgramBase one_for_all",
             "program_table": "ProgramTable",
@@ -49,7 +49,7 @@ else:
     )
 
 __all__ = [
-    "ENDED", "ILLEGAL", "LATE", "MOVES", "NEVER", "SAME", "SEVERAL", "STOPPED", "STUCK", "Hop",
+    "ENDED", "LATE", "MOVES", "NEVER", "ROW", "SAME", "SEVERAL", "STOPPED", "STUCK", "Hop",
     "Ledger", "MemoryBudget", "ProgramBase", "ProgramTable", "UncoveredError", "later_draws",
     "make_arena", "most_needed", "one_for_all", "program_account", "read_budget", "replay",
     "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",

@@ -8,7 +8,7 @@ op waits for and where tensors are at time 0; nothing else. What the loop does n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hosim.analysis.costmodel.transfers import NS_PER_S
 from hosim.cache_plan import AT_START
-from hosim.engine.cells import StateCells, copied, fill, ints, longs, made_cells
+from hosim.engine.cells import Cells, StateCells, copied, fill, ints, longs, made_cells
 from hosim.engine.event_loop import Loop
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
 from hosim.engine.hops import Hop
@@ -101,10 +101,19 @@ class ProgramTable:
             return 0, 0, 0
         return self._class_of[channel][t], *self.flows.scaled(self.cells["size"][t] * NS_PER_S)
 
-    @staticmethod
-    def rows(numbers: Sequence[int]) -> Any:
-        """Moves, one behind the other, as :meth:`~hosim.engine.loop.Loop.exchange` takes them."""
-        return longs(numbers)
+    def flow_cells(self) -> dict[str, Cells]:
+        """What flows of each tensor that has places, in two limbs, and its class of flows on each
+        channel, channel by channel.
+        """
+        sizes = np.asarray(self.cells["size"])[: len(self.base) - 1]
+        known, alike = np.unique(np.where(np.diff(self.base) > 0, sizes, 0), return_inverse=True)
+        flows = np.array([self.flows.scaled(size * NS_PER_S) for size in known.tolist()], "q")
+        limbs = flows.reshape(-1, 2)[alike]
+        return {
+            "flow_class": ints(np.array(self._class_of, "i").reshape(-1)),
+            "flow_high": longs(limbs[:, 0]),
+            "flow_low": longs(limbs[:, 1]),
+        }
 
     def fill(self, columns: dict[str, npt.NDArray[Any]]) -> None:
         """Put a whole plan into an empty table: its moves tensor by tensor, in order of issue, as
@@ -162,13 +171,6 @@ class ProgramTable:
             cells["peak"][r], cells["peak_at"][r] = cells["held"][r], 0
         cells["peak_by_kind"][:] = cells["by_kind"][:]
 
-    def start(self, t: int, tiers: Sequence[int]) -> None:
-        """Let a tensor be in these tiers at time 0, in place of those where it is; after
-        :meth:`reset`.
-        """
-        for r in range(self.cells["tiers"]):
-            self.loop.begin_with(r, t, int(r in tiers))
-
     @property
     def fits(self) -> bool:
         """Return whether what is in each tier at time 0 fits; after :meth:`reset`.
@@ -211,24 +213,28 @@ class ProgramTable:
 
     def run(self, limit: int, stop: int) -> int:
         """Run the loop, with what it asks for: what it came to (:mod:`hosim.engine.loop`)."""
-        return self._answered(lambda: self.loop.run(limit, stop))
+        status = self.loop.run(limit, stop)
+        while self._is_answered(status):
+            status = self.loop.run(limit, stop)
+        return status
 
-    def follow(self, limit: int, met: int) -> int:
-        """Run the loop until it goes on as the run does of which snapshots are kept, from number
-        ``met`` on, or to the end.
+    def answers(self, status: int) -> bool:
+        """Put what the loop asks for into the table, as far as it can be computed; whether it is
+        there now.
         """
-        self.loop.met, self.loop.further = met, 1
-        return self._answered(lambda: self.loop.follow(limit))
+        try:
+            return self._is_answered(status)
+        except UncoveredError:
+            return False
 
-    def _answered(self, run: Callable[[], int]) -> int:
-        while True:
-            status = run()
-            if status == RATES:
-                self.flows.add_rates(self.loop.wanted)
-            elif status == SPEED:
-                self.flows.add_speed(self.loop.wanted)
-            else:
-                return status
-            if self.flows.cells["joined"] is not self.cells["joined"]:
-                self.cells |= self.flows.cells
-                self.loop.take(self.cells)
+    def _is_answered(self, status: int) -> bool:
+        if status == RATES:
+            self.flows.add_rates(self.loop.wanted)
+        elif status == SPEED:
+            self.flows.add_speed(self.loop.wanted)
+        else:
+            return False
+        if self.flows.cells["joined"] is not self.cells["joined"]:
+            self.cells |= self.flows.cells
+            self.loop.take(self.cells)
+        return True

@@ -2,15 +2,13 @@
 ops, in time and in replays.
 """
 
-from random import Random
-
 from measures import cpu_seconds, measure
 from planning import training
 
 from hosim.engine import replay
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
 from hosim.planner.hyperoffload import Weights, select
-from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
+from hosim.planner.hyperoffload.local_moves import PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, insert
 
 LAYERS, CHANGES = 400, 400
@@ -41,17 +39,17 @@ def judging(share: float) -> tuple[float, float]:
     choices = select(problem, budget, Weights()).choices
     simulator = PlanSimulator(problem, budget)
     cost = simulator.begin(choices)
-    moves, draw = ChoiceMoves(problem, simulator.tiers), Random(0)
-    gaps = [gap for t in sorted(choices) for gap in moves.gaps[t]]
-    changes = [
-        moves.random(draw, choices, draw.choice(gaps), gaps, lambda: moves.queues(choices))
-        for _ in range(CHANGES)
-    ]
-    taken = cpu_seconds(
-        lambda: [
-            simulator.judge(each, cost[1] if k % 2 else None) for k, each in enumerate(changes)
-        ]
-    )
+    kernel = simulator.kernel
+    kernel.begin(0, 0, 1)
+    kernel.look()
+
+    def judge_all() -> None:
+        for k in range(CHANGES):
+            kernel.draw()
+            kernel.judge(cost[1] if k % 2 else -1)
+            kernel.take_back()
+
+    taken = cpu_seconds(judge_all)
     plan = insert(problem, choices, "bench")
     whole = min(cpu_seconds(lambda: replay(plan, problem.hardware, budget)) for _ in range(3))
     return taken / CHANGES, whole

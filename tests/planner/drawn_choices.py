@@ -1,9 +1,37 @@
-"""Hypothesis strategy for any choices that the planner's data can express on a problem."""
+"""Any choices that the planner's data can express on a problem, as a strategy of hypothesis; and what
+one change of the search makes of choices.
+"""
 
 from hypothesis import strategies as st
 
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.tensor_choices import BELOW, COPY, HOME, Problem, TensorChoice
+from hosim.planner.hyperoffload.local_moves import PlanSimulator
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    COPY,
+    HOME,
+    Choices,
+    Problem,
+    TensorChoice,
+)
+
+
+def reached(problem: Problem, choices: Choices, t: int) -> list[TensorChoice | None]:
+    """What one change makes of a tensor, of many that are drawn for each gap."""
+    simulator = PlanSimulator(problem, 10**9)
+    simulator.begin(choices)
+    kernel, found = simulator.kernel, {}
+    kernel.begin(0, 0, 1)
+    kernel.look()
+    for s in range(len(simulator.cells["gap"])):
+        for _ in range(500 if simulator.cells["gap"][s] else 0):
+            kernel.decide(s, -1)
+            kernel.settle()
+            if kernel.changes:
+                choice = simulator.choices.get(t)
+                found[repr(choice)] = choice
+            kernel.take_back()
+    return [*found.values()]
 
 
 @st.composite

@@ -2,14 +2,12 @@
 others.
 """
 
-from random import Random
-
 import pytest
+from drawn_choices import reached
 from toys import graph, machine
 
 from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner.hyperoffload.local_moves import ChoiceMoves
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
     COPY,
@@ -40,17 +38,6 @@ def updated_first(b: GraphBuilder) -> None:
     b.op("last", "op", duration_ns=20)
 
 
-def reached(problem: Problem, choice: TensorChoice | None) -> list[TensorChoice | None]:
-    """What tensor 0 does after one change, of many that are drawn."""
-    moves, choices, rng = ChoiceMoves(problem, ["ddr"]), {0: choice} if choice else {}, Random(0)
-    drawn = [
-        moves.random(rng, choices, gap, [], lambda: moves.queues(choices))
-        for gap in moves.gaps[0]
-        for _ in range(500)
-    ]
-    return [*{c and c.key(): c for changes in drawn for c in changes.values()}.values()]
-
-
 def makespan(problem: Problem, choice: TensorChoice, budget: int) -> int | None:
     return replay(insert(problem, {0: choice}, "test"), problem.hardware, budget).makespan_ns
 
@@ -64,7 +51,7 @@ def test_what_starts_below_may_rather_be_away_at_the_end() -> None:
     assert (
         min(
             makespan(problem, choice, 35) or 99
-            for choice in reached(problem, below)
+            for choice in reached(problem, {0: below}, 0)
             if choice is not None
         )
         == 70
@@ -78,7 +65,9 @@ def test_only_what_the_step_writes_needs_a_store_to_leave_at_the_end(
     made: Graph = graph(build)  # type: ignore[arg-type]
     later = [
         choice
-        for choice in reached(analyse(made, machine()), TensorChoice("ddr", BELOW, {-1: -1}))
+        for choice in reached(
+            analyse(made, machine()), {0: TensorChoice("ddr", BELOW, {-1: -1})}, 0
+        )
         if choice and 0 in choice.away
     ]
     assert {choice.start for choice in later} == starts

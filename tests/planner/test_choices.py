@@ -3,20 +3,19 @@ absence, late write-backs, late leaves.
 """
 
 from collections.abc import Mapping
-from random import Random
 
+from drawn_choices import reached
 from toys import graph, machine
 
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
-from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
+from hosim.planner.hyperoffload.local_moves import PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
     COPY,
     HOME,
-    Choices,
     Problem,
     TensorChoice,
     analyse,
@@ -34,19 +33,6 @@ def cost(problem: Problem, budget: int, choices: Mapping[int, TensorChoice]) -> 
     result = replay(plan, problem.hardware, budget)
     assert PlanSimulator(problem, budget).begin(choices)[1] == result.makespan_ns
     return result.makespan_ns
-
-
-def reached(problem: Problem, choices: Choices, t: int) -> list[TensorChoice | None]:
-    """What one change makes of a tensor, of many that are drawn."""
-    moves = ChoiceMoves(problem, [tier.name for tier in problem.below])
-    gaps, rng = [gap for listed in moves.gaps.values() for gap in listed], Random(0)
-    drawn = [
-        moves.random(rng, choices, gap, [], lambda: moves.queues(choices))
-        for gap in gaps
-        for _ in range(500)
-    ]
-    found = [changes[t] for changes in drawn if t in changes]
-    return [*{choice and choice.key(): choice for choice in found}.values()]
 
 
 def two_leave(b: GraphBuilder) -> None:
@@ -68,7 +54,7 @@ def test_a_store_goes_ahead_of_another_that_is_issued_after_the_same_op() -> Non
     problem = analyse(graph(two_leave), machine())
     both = {0: TensorChoice("ddr", HOME, {0: 1}), 1: TensorChoice("ddr", HOME, {0: 1})}
     late = cost(problem, 50, both)
-    early = cost(problem, 50, {**both, 1: both[1].with_store_turn(0, -1)})
+    early = cost(problem, 50, {**both, 1: both[1]._replace(store_turns={0: -1})})
     assert late is not None
     assert early is not None
     assert late - early == 30

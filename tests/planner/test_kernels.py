@@ -2,32 +2,94 @@
 the same choices does.
 """
 
+from bisect import bisect_right
+
 import pytest
 from drawn_choices import choices
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from instances import instance
 from strategies import graphs, hardware, sized
 
-from hosim.planner.hyperoffload.kernels import LoweredChoices
-from hosim.planner.hyperoffload.local_moves import ChoiceArrays, PlanSimulator
-from hosim.planner.hyperoffload.tensor_choices import analyse
+from hosim.engine import MOVES, ROW
+from hosim.planner.hyperoffload import Weights, select
+from hosim.planner.hyperoffload.kernels import ChoiceSearch
+from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
+from hosim.planner.hyperoffload.tensor_choices import (
+    RANK,
+    WorkDone,
+    analyse,
+    initial_tiers,
+    moves_of,
+)
+
+FORMS = [None, ChoiceSearch]
+"""Kernels as they run here, and interpreted."""
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("streams", [1, 3])
 @given(data=st.data())
-def test_a_choice_is_lowered_to_the_moves_of_its_plan(streams: int, data: st.DataObject) -> None:
+def test_a_choice_is_lowered_to_the_moves_of_its_plan(
+    form: type[ChoiceSearch] | None, streams: int, data: st.DataObject
+) -> None:
     drawn = data.draw(hardware())
     graph = data.draw(graphs(max_ops=12, max_streams=streams, homes=[t.name for t in drawn.tiers]))
     problem = analyse(graph, sized(drawn, graph))
-    simulator = PlanSimulator(problem, 10**9)
+    simulator, index = PlanSimulator(problem, 10**9, form=form), problem.hardware.tier_index
     made = data.draw(choices(problem))
     if not simulator.covers(made):
         return
-    for form in (None, LoweredChoices):
-        arrays = ChoiceArrays(problem, simulator.table, form)
-        for t, tensor in enumerate(graph.tensors):
-            arrays.put(t, made.get(t))
-            found, kernel = simulator.compiler.moves(t, made.get(t)), arrays.kernel
-            assert arrays.rows(kernel.lower(t)) == [*found.rows][: len(found.rows) // 9 * 9]
-            assert kernel.initial == sum([1 << r for r in found.initial])
-            assert kernel.copied * tensor.size_bytes == found.moved_bytes
+    simulator.begin(made)
+    assert simulator.choices == {t: as_cells(choice) for t, choice in made.items()}
+    for t, choice in made.items():
+        start = initial_tiers(problem, t, choice)
+        moves = moves_of(problem, t, choice, start)
+        expected, places = [], [0] * (len(graph.users[t]) + 1)
+        for _op, source, target, after, _turn in sorted(
+            moves, key=lambda m: (m[3], RANK[m[0]], m[4])
+        ):
+            window = bisect_right(graph.users[t], after)
+            place, to = MOVES * window + places[window], -1 if target is None else index[target]
+            expected.append([place, index[source], to, after])
+            places[window] += 1
+        count = simulator.kernel.lower(t)
+        rows = [simulator.cells["rows"][k : k + ROW] for k in range(0, count, ROW)]
+        assert [[*row[:3], row[4]] for row in rows] == expected
+        assert simulator.kernel.initial == sum([1 << index[tier] for tier in start])
+
+
+def as_cells(choice):
+    """A choice as cells have it: places in a queue and in a gap are there for any slot."""
+    away = {after: choice.away[after] for after in sorted(choice.away)}
+    return choice._replace(away=away)
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@settings(max_examples=8)
+@given(data=st.data())
+def test_both_forms_search_alike(streams: int, data: st.DataObject) -> None:
+    drawn = data.draw(hardware())
+    graph = data.draw(graphs(max_ops=10, max_streams=streams, homes=[t.name for t in drawn.tiers]))
+    problem = analyse(graph, sized(drawn, graph))
+    least, most = max(problem.floor_bytes), max(problem.held_bytes)
+    budget, made = data.draw(st.integers(least, max(least, most))), data.draw(choices(problem))
+    if not PlanSimulator(problem, budget).covers(made):
+        return
+    assert searched(problem, budget, made, FORMS[0]) == searched(problem, budget, made, FORMS[1])
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_both_forms_search_alike_on_an_instance_of_each_family(number: int) -> None:
+    drawn = instance(number, 5)
+    problem, budget = analyse(drawn.graph, drawn.hardware), drawn.budget_bytes
+    made = select(problem, budget, Weights()).choices
+    assert searched(problem, budget, made, FORMS[0]) == searched(problem, budget, made, FORMS[1])
+
+
+def searched(problem, budget, made, form):
+    """What a search finds, with the work that it took, and what it was at in the end."""
+    simulator, spent = PlanSimulator(problem, budget, form=form), WorkDone()
+    local = LocalSearch(simulator, made, problem.horizon_ns, 3)
+    local.go_on(1_500, spent)
+    return local.best(), spent.done, simulator.choices, simulator.cost, simulator.stalls()

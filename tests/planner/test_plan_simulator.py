@@ -18,7 +18,7 @@ from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric
 from hosim.planner.hyperoffload import Weights, select
-from hosim.planner.hyperoffload.local_moves import ChoiceMoves, PlanSimulator
+from hosim.planner.hyperoffload.local_moves import PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
     HOME,
@@ -305,21 +305,22 @@ def test_a_walk_of_changes_comes_to_what_whole_runs_do(of: str, number: int) -> 
     budget = max(max(problem.floor_bytes), (drawn.budget_bytes + max(problem.held_bytes)) // 2)
     simulate, whole = PlanSimulator(problem, budget, stride=2), PlanSimulator(problem, budget)
     simulate.begin(select(problem, budget, Weights()).choices)
-    moves, draw = ChoiceMoves(problem, simulate.tiers), Random(number)
-    gaps = [gap for t in sorted(moves.gaps) for gap in moves.gaps[t]]
-    for k in range(60 if gaps else 0):
-        changes = moves.random(
-            draw,
-            simulate.choices,
-            draw.choice(gaps),
-            gaps,
-            lambda: moves.queues(simulate.choices),
-        )
-        made = {t: c for t, c in {**simulate.choices, **changes}.items() if c is not None}
-        cost, expected = simulate.judge(changes), whole.begin(made)
+    kernel, draw = simulate.kernel, Random(number)
+    kernel.begin(number, 0, 1)
+    for k in range(60):
+        kernel.look()
+        kernel.draw()
+        made = simulate.choices
+        kernel.judge(-1)
+        cost, expected = kernel.found(), whole.begin(made)
         assert (cost[0], cost[2]) == (expected[0], expected[2])
         assert cost[0] or cost == expected
         if not k % 5:
             agrees(problem, budget, cost, made)
         if not cost[0] and draw.random() < 0.5:
-            assert simulate.accept(changes) == cost
+            kernel.accept()
+            assert simulate.cost == cost
+        else:
+            kernel.take_back()
+        if not k % 10:
+            assert kernel.cost() == whole.begin(simulate.choices) == simulate.judge({})

@@ -176,7 +176,8 @@ class _Course:
     """The moves of one tensor through the step so far, and where they leave valid copies."""
 
     __slots__ = (
-        "awaits", "below", "device", "end", "graph", "here", "last", "order", "placed", "returns", "tensor", "users", "writes", "written",
+        "awaits", "below", "device", "end", "graph", "here", "last", "order", "placed", "returns",
+        "saved", "tensor", "users", "writes", "written",
     )  # fmt: skip
 
     def __init__(self, graph: Graph, device: str, tensor: int, start: Sequence[str]) -> None:
@@ -186,7 +187,7 @@ class _Course:
         self.written = 0  # writes walked past
         self.returns = device in start  # at the end of the step
         self.here, self.below = device in start, {tier for tier in start if tier != device}
-        self.last = self.awaits = AT_START
+        self.last = self.awaits = self.saved = AT_START
         self.placed: list[TensorMove] = []
 
     def walk(self, before: int) -> None:
@@ -220,7 +221,7 @@ class _Course:
     def _released(self, absence: Absence, needed: bool) -> bool:
         """A store if one is needed and a detach, and whether there are safe places for them."""
         before, order = absence.before, self.order
-        follows = [*self._last_users(before), self.last]
+        follows = [*self._last_users(before), self.last, self.saved]
         release: int | None = order.first_after(follows, absence.release)
         store = None
         if needed and not self.below:
@@ -270,6 +271,7 @@ class _Course:
                 (AT_START, self.end),
             )
             self.below.add(step.tier)
+            self.saved = after
 
     def _last_users(self, before: int) -> Sequence[int]:
         """Users listed before ``before`` that together are the last ones: after each of them, on

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         WITH_COPY,
         ChoiceCells,
     )
+    from hosim.planner.hyperoffload.kernels.choice_search import ChoiceSearch
     from hosim.planner.hyperoffload.kernels.gap_judging import (
         BEST,
         LOOKED,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
         GapJudging,
     )
     from hosim.planner.hyperoffload.kernels.gap_sweep import GapSweep
-    from hosim.planner.hyperoffload.kernels.lowered_choices import LoweredChoices
     from hosim.planner.hyperoffload.kernels.rerun_walk import RerunWalk
+    from hosim.planner.hyperoffload.kernels.stall_changes import SHARES
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -49,14 +50,15 @@ else:
             "_forms": "form_of",
             "gap_judging": "BEST GapJudging LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT TRIED",
             "gap_sweep": "GapSweep",
-            "lowered_choices": "LoweredChoices",
             "rerun_walk": "RerunWalk",
+            "choice_search": "ChoiceSearch",
+            "stall_changes": "SHARES",
         },
     )
 
 __all__ = [
     "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
-    "RETURN", "SAVE", "SAVE_TURN", "SHARE", "STALL_WEIGHT", "START",
+    "RETURN", "SAVE", "SAVE_TURN", "SHARE", "SHARES", "STALL_WEIGHT", "START",
     "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TRIED", "TURN", "UNSET", "WITH_COPY",
-    "ChoiceCells", "GapJudging", "GapSweep", "LoweredChoices", "RerunWalk", "form_of",
+    "ChoiceCells", "ChoiceSearch", "GapJudging", "GapSweep", "RerunWalk", "form_of",
 ]  # fmt: skip

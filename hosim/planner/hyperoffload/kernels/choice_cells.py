@@ -61,6 +61,7 @@ class ChoiceCells:
     flow_class: Ints
     flow_high: Longs
     flow_low: Longs
+    size: Longs
     queue_from: Ints
     queue: Ints
     stream_of: Ints
@@ -69,14 +70,86 @@ class ChoiceCells:
 
     cells: Ints = state("7*slots+4*tensors", UNSET)
 
+    # -- of the loop: the state of a run, and what it tells
+    # ----------------------------------------------------------------------------------------------
+    scalars: Longs
+    done: Ints
+    free_since: Longs
+    held: Longs
+    part: Longs
+    changed: Flags
+    kept_time: Longs
+    op_idle: Longs
+    op_cause: Ints
+    op_held: Longs
+
+    # -- where a search may change them
+    # ----------------------------------------------------------------------------------------------
+    slot_tensor: Ints
+    gap: Flags
+    gap_written: Ints
+    gap_returns: Flags
+    gap_first: Flags
+    persistent: Flags
+    up_ns: Longs
+    op_start: Longs
+    below_tiers: Int
+    below_tier: Ints
+    candidates: Int
+    candidate: Ints
+    larges: Int
+    large: Ints
+    alike: Ints
+    alike_from: Ints
+    alike_to: Ints
+    alike_at: Ints
+    shares: Int
+    share: Ints
+
     # -- the moves of one tensor
     # ----------------------------------------------------------------------------------------------
-    follow: Ints = made("most_uses+4")
+    follow: Ints = made("most_uses+5")
     move_source: Ints = made("4*most_uses+8")
     move_target: Ints = made("4*most_uses+8")
     move_at: Ints = made("4*most_uses+8")
     move_order: Longs = made("4*most_uses+8")
     rows: Longs = made("36*most_uses+72")
+
+    # -- what is changed, and what it was; what the table has of each tensor
+    # ----------------------------------------------------------------------------------------------
+    log_cell: Ints = made("14*slots+8*tensors")
+    log_value: Ints = made("14*slots+8*tensors")
+    touched: Flags = made("tensors")
+    touched_tensor: Ints = made("tensors")
+    mask: Ints = made("tensors")
+    mask_before: Ints = made("tensors")
+    copies: Ints = made("tensors")
+    copies_before: Ints = made("tensors")
+    lowered: Flags = made("tensors")
+
+    # -- where ops of the present run wait, and what is issued after each op
+    # ----------------------------------------------------------------------------------------------
+    stall_op: Ints = made("ops+1")
+    stall_ns: Longs = made("ops+1")
+    stall_cause: Ints = made("ops+1")
+    wait: Ints = made("ops+1")
+    wait_sum: Longs = made("ops+1")
+    issue_from: Ints = made("ops+3")
+    issue_slot: Ints = made("2*slots+tensors")
+    issue_kind: Flags = made("2*slots+tensors")
+    busy: Longs = made("tiers")
+    own: Ints = made("tensors")
+    option: Ints = made("48*most_uses+4*tiers+96")
+
+    # -- the record of a search: its best choices, and what has paid
+    # ----------------------------------------------------------------------------------------------
+    best_cells: Ints = state("7*slots+4*tensors", UNSET)
+    differs: Flags = state("tensors")
+    differing: Ints = state("tensors")
+    gained: Longs = state("24")
+    spent: Longs = state("24")
+    paid: Longs = state("24")
+    search: Longs = state("12")
 
     def __init__(self, cells: Any) -> None:
         self.take(cells)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hosim.engine import MOVES, ROW
 from hosim.planner.hyperoffload.kernels.choice_cells import (
     AT_HOME,
     AWAY,
@@ -31,9 +32,6 @@ IS_STORE, IS_DETACH, IS_PREFETCH = 0, 1, 2
 NO_OP = 1 << 30
 """Later than any op: there is none."""
 
-PLACES, FIGURES = 4, 9
-"""How many moves of a tensor have a place between two of its uses; and figures of a row."""
-
 
 class LoweredChoices(ChoiceCells):
     """The moves of a tensor's cells, one tensor at a time."""
@@ -50,6 +48,7 @@ class LoweredChoices(ChoiceCells):
         self.wrote = -1
         self.last = -1
         self.awaits = -1
+        self.saved = -1
         self.served = 0
 
     def lower(self, t: int) -> int:
@@ -93,6 +92,7 @@ class LoweredChoices(ChoiceCells):
         self.wrote = -1
         self.last = -1
         self.awaits = -1
+        self.saved = -1
         self.served = self.ops
         lies_below = self.below >> tier & 1
         starts_below = lies_below and not self.here
@@ -195,11 +195,12 @@ class LoweredChoices(ChoiceCells):
         return 1
 
     def follow_users(self, t: int, s: int) -> None:
-        """What a tensor leaves after: the last of its users before a slot, on each stream, and the
-        move before.
+        """What a tensor leaves after: the last of its users before a slot, on each stream, the move
+        before, and the store that saves for the end.
         """
         self.follow[0] = self.last
-        self.followed = 1
+        self.follow[1] = self.saved
+        self.followed = 2
         since = max(self.wrote, self.awaits)
         k = s
         while k > self.first_slot[t] and (k == s or self.streams > 1):
@@ -229,6 +230,7 @@ class LoweredChoices(ChoiceCells):
             source = self.lowest(self.below) if self.below else self.device
             self.add(IS_STORE, t, -1, source, tier, at)
             self.below |= 1 << tier
+            self.saved = at
 
     def lowest(self, mask: int) -> int:
         """The first tier of a mask, which has one."""
@@ -283,8 +285,8 @@ class LoweredChoices(ChoiceCells):
                 window += 1
                 number = -1
             number += 1
-            place = PLACES * window + number
-            if number == PLACES or self.move_from[t] + place >= self.move_from[t + 1]:
+            place = MOVES * window + number
+            if number == MOVES or self.move_from[t] + place >= self.move_from[t + 1]:
                 return -1
             channel = -1
             self.rows[m + 6] = 0
@@ -305,7 +307,7 @@ class LoweredChoices(ChoiceCells):
             self.rows[m + 3] = channel
             self.rows[m + 4] = at
             self.rows[m + 5] = self.move_order[k]
-            m += FIGURES
+            m += ROW
         return m
 
     # -- what has surely ended when an op has (hosim.analysis.happens_before)

@@ -50,11 +50,6 @@ class TensorChoice(NamedTuple):
     store_turns: Mapping[int, int] = {}
     leaves: Mapping[int, int] = {}
 
-    def key(self) -> tuple[object, ...]:
-        """Return a key that is equal for equal choices alone."""
-        parts = (self.away, self.stores, self.tiers, self.turns, self.store_turns, self.leaves)
-        return (self.below, self.start, *[tuple(part.items()) if part else () for part in parts])
-
     def tier(self, after: int) -> str:
         """The tier below of one absence."""
         return self.tiers.get(after, self.below)
@@ -83,10 +78,6 @@ class TensorChoice(NamedTuple):
     def with_turn(self, after: int, turn: int) -> TensorChoice:
         """The choice with the return of one absence elsewhere in its queue."""
         return self._replace(turns=_set(self.turns, after, turn))
-
-    def with_store_turn(self, after: int, turn: int) -> TensorChoice:
-        """The choice with the store before one absence elsewhere in its queue."""
-        return self._replace(store_turns=_set(self.store_turns, after, turn))
 
     def with_leave(self, after: int, position: int) -> TensorChoice:
         """The choice with the tensor leaving for one absence after ``position``."""
