@@ -97,3 +97,9 @@ cdef class GapSweep(GapJudging):
     cdef int take_gap(self, int g, int i) noexcept
     cdef int return_of(self, int g, int i) noexcept
     cdef void reserve_times(self, int g, int tier, int trip) noexcept
+
+
+cdef class ReturnsAhead:
+    cdef long long budget
+
+    cpdef void run(self) noexcept

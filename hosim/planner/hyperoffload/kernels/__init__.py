@@ -35,10 +35,10 @@ if TYPE_CHECKING:
         SHARE,
         STALL_WEIGHT,
         TRIED,
-        GapJudging,
     )
     from hosim.planner.hyperoffload.kernels.gap_sweep import GapSweep
     from hosim.planner.hyperoffload.kernels.lowered_choices import LoweredChoices
+    from hosim.planner.hyperoffload.kernels.returns_ahead import ReturnsAhead
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -46,9 +46,10 @@ else:
             "choice_cells": "AT_HOME AWAY BELOW_IN ChoiceCells FIELDS LEAVE RETURN SAVE SAVE_TURN START "
             "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY",
             "_forms": "form_of",
-            "gap_judging": "BEST GapJudging LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT TRIED",
+            "gap_judging": "BEST LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT TRIED",
             "gap_sweep": "GapSweep",
             "lowered_choices": "LoweredChoices",
+            "returns_ahead": "ReturnsAhead",
         },
     )
 
@@ -56,5 +57,5 @@ __all__ = [
     "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
     "RETURN", "SAVE", "SAVE_TURN", "SHARE", "STALL_WEIGHT", "START",
     "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TRIED", "TURN", "UNSET", "WITH_COPY",
-    "ChoiceCells", "GapJudging", "GapSweep", "LoweredChoices", "form_of",
+    "ChoiceCells", "GapSweep", "LoweredChoices", "ReturnsAhead", "form_of",
 ]  # fmt: skip
