@@ -34,7 +34,6 @@ if TYPE_CHECKING:
         PRESENT,
         SHARE,
         STALL_WEIGHT,
-        TRIED,
     )
     from hosim.planner.hyperoffload.kernels.gap_sweep import GapSweep
     from hosim.planner.hyperoffload.kernels.lowered_choices import LoweredChoices
@@ -46,7 +45,7 @@ else:
             "choice_cells": "AT_HOME AWAY BELOW_IN ChoiceCells FIELDS LEAVE RETURN SAVE SAVE_TURN START "
             "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY",
             "_forms": "form_of",
-            "gap_judging": "BEST LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT TRIED",
+            "gap_judging": "BEST LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT",
             "gap_sweep": "GapSweep",
             "lowered_choices": "LoweredChoices",
             "returns_ahead": "ReturnsAhead",
@@ -56,6 +55,6 @@ else:
 __all__ = [
     "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
     "RETURN", "SAVE", "SAVE_TURN", "SHARE", "STALL_WEIGHT", "START",
-    "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TRIED", "TURN", "UNSET", "WITH_COPY",
+    "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TURN", "UNSET", "WITH_COPY",
     "ChoiceCells", "GapSweep", "LoweredChoices", "ReturnsAhead", "form_of",
 ]  # fmt: skip
