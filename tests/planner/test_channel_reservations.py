@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hosim.engine.cells import flags, ints, longs
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.hyperoffload.kernels import GapJudging, form_of
+from hosim.planner.hyperoffload.kernels import GapSweep, form_of
 from hosim.planner.hyperoffload.tensor_choices import left_rates, timelines
 
 SPAN = 60
@@ -37,7 +37,8 @@ class Free:
 
 INSTANTS, LENGTHS = st.integers(0, SPAN), st.integers(1, 9)
 STEPS = st.lists(st.tuples(st.booleans(), INSTANTS, INSTANTS, LENGTHS), max_size=25)
-FORMS = pytest.mark.parametrize("form", [GapJudging, form_of(GapJudging)], ids=["plain", "as run"])
+FORMS = pytest.mark.parametrize("form", [GapSweep, form_of(GapSweep)], ids=["plain", "as run"])
+DECLARED = GapSweep.__mro__[1].__annotations__ | GapSweep.__annotations__
 ROOM = 60
 """More than the intervals that any test reserves."""
 
@@ -45,11 +46,11 @@ ROOM = 60
 class Reserved:
     """One channel of a sweep: of trips, number k takes k nanoseconds."""
 
-    def __init__(self, form: type[GapJudging]) -> None:
+    def __init__(self, form: type[GapSweep]) -> None:
         made = {"Longs": longs, "Ints": ints, "Flags": flags, "Int": lambda values: values[0]}
-        cells = {name: made[kind]([0] * ROOM) for name, kind in GapJudging.__annotations__.items()}
+        cells = {name: made[kind]([0] * ROOM) for name, kind in DECLARED.items()}
         cells |= {"room": ROOM, "trip_ns": longs(range(10)), "smallest": longs([1])}
-        self.kernel = form(cells, 0, 0)
+        self.kernel = form(cells, 0, 0, 0, 0)
 
     def earliest(self, release: int, length: int) -> int:
         return self.kernel.earliest(0, length, release)
@@ -63,7 +64,7 @@ class Reserved:
 
 
 def reserved(
-    form: type[GapJudging], steps: list[tuple[bool, int, int, int]]
+    form: type[GapSweep], steps: list[tuple[bool, int, int, int]]
 ) -> tuple[Reserved, Free]:
     """Both models after the same reservations, each as early or as late as it fits, on which they
     agree.
@@ -83,7 +84,7 @@ def reserved(
 @FORMS
 @given(steps=STEPS, release=INSTANTS, length=LENGTHS)
 def test_earliest_is_the_first_free_interval(
-    form: type[GapJudging], steps: list[tuple[bool, int, int, int]], release: int, length: int
+    form: type[GapSweep], steps: list[tuple[bool, int, int, int]], release: int, length: int
 ) -> None:
     timeline, free = reserved(form, steps)
     for _ in range(2):
@@ -93,7 +94,7 @@ def test_earliest_is_the_first_free_interval(
 @FORMS
 @given(steps=STEPS, deadline=INSTANTS, length=LENGTHS, release=INSTANTS)
 def test_latest_is_the_last_free_interval_before_the_deadline(
-    form: type[GapJudging],
+    form: type[GapSweep],
     steps: list[tuple[bool, int, int, int]],
     deadline: int,
     length: int,
@@ -106,7 +107,7 @@ def test_latest_is_the_last_free_interval_before_the_deadline(
 @FORMS
 @given(steps=STEPS, at=INSTANTS)
 def test_what_takes_no_time_fits_at_every_edge(
-    form: type[GapJudging], steps: list[tuple[bool, int, int, int]], at: int
+    form: type[GapSweep], steps: list[tuple[bool, int, int, int]], at: int
 ) -> None:
     timeline, free = reserved(form, steps)
     assert timeline.earliest(at, 0) == free.earliest(at, 0)
@@ -116,7 +117,7 @@ def test_what_takes_no_time_fits_at_every_edge(
 
 
 @FORMS
-def test_by_hand(form: type[GapJudging]) -> None:
+def test_by_hand(form: type[GapSweep]) -> None:
     timeline = Reserved(form)
     timeline.reserve(12, 8)
     timeline.reserve(32, 8)

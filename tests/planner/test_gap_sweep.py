@@ -6,6 +6,7 @@ from unittest.mock import patch
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from instances import instance, instance_on_streams
 from oracles.naive_sweep import NaiveSweep
 from strategies import graphs, hardware, sized
 from toys import hill, machine
@@ -60,6 +61,20 @@ def test_a_sweep_takes_what_a_naive_one_takes(drawn: tuple[Problem, int], weight
     assert compiled == naive(*drawn, weights)
     with patch("hosim.planner.hyperoffload.selection.form_of", lambda kernel: kernel):
         assert found(*drawn, weights) == compiled
+
+
+@given(
+    st.sampled_from((instance, instance_on_streams)),
+    st.integers(0, 400),
+    st.floats(0, 0.9),
+    WEIGHTS,
+)
+def test_so_it_does_on_models_in_small(draw, number: int, share: float, weights: Weights) -> None:
+    case = draw(number, 23)
+    problem = analyse(case.graph, case.hardware)
+    least, most = max(problem.floor_bytes), max(problem.held_bytes)
+    budget = least + int(share * (most - least))
+    assert found(problem, budget, weights) == naive(problem, budget, weights)
 
 
 @pytest.mark.parametrize("size", [2**40, 2**61])

@@ -72,7 +72,7 @@ cdef class GapJudging:
     cdef bint is_clean(self, int g, int start) noexcept
     cdef void attempt(self, int g, int i, int trip, int start, long long store_at, long long final_at, long long late) noexcept
     @cython.locals(again=bint, free_at="long long")
-    cdef void come_back(self, int g, int i, int trip) noexcept
+    cdef void come_back(self, int g, int i, int trip, int way) noexcept
 
 
 cdef class GapSweep(GapJudging):
@@ -241,3 +241,9 @@ cdef class ChoiceSearch(StallChanges):
     @cython.locals(begun="long long", most="long long", gain="long long")
     cdef void try_one(self)
     cdef long long share_of(self, long long saved_ns) noexcept
+
+
+cdef class ReturnsAhead:
+    cdef long long budget
+
+    cpdef void run(self) noexcept

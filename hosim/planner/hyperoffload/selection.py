@@ -35,7 +35,6 @@ from hosim.planner.hyperoffload.kernels import (
     PARTS,
     PRESENT,
     STARTS_BELOW,
-    TRIED,
     WITH_COPY,
     GapSweep,
     form_of,
@@ -85,24 +84,24 @@ class PlainSweep(GapSweep):
         """No score of this gap over this trip is better."""
         return super().most(g, i, trip) if self.alpha is None else 0
 
-    def come_back(self, g: int, i: int, trip: int) -> None:
-        """Place the prefetch of the way that is tried, and score it."""
-        super().come_back(g, i, trip)
+    def come_back(self, g: int, i: int, trip: int, way: int) -> None:
+        """Place the prefetch of a way, and score it."""
+        super().come_back(g, i, trip, way)
         if self.alpha is None:
             return
         t, ends = self.tensor[g], self.begins[self.before[g]]
         left = begins = self.end_ns[self.after[g]] if self.after[g] >= 0 else 0
-        if self.store_at[TRIED] >= 0:
-            left = max(begins, self.store_at[TRIED] + self.trip_ns[self.trips + trip])
+        if self.store_at[way] >= 0:
+            left = max(begins, self.store_at[way] + self.trip_ns[self.trips + trip])
         back = there = ends
-        if self.fetch_at[TRIED] >= 0:
-            back = self.fetch_at[TRIED]
+        if self.fetch_at[way] >= 0:
+            back = self.fetch_at[way]
             there = max(ends, back + self.trip_ns[trip])
-        cost = self.stalls[TRIED] + self.alpha * (left - begins + there - back)
+        cost = self.stalls[way] + self.alpha * (left - begins + there - back)
         uses = max(1, len(self.problem.graph.users[t]))
         relative = cost * uses * self.usual_bytes / max(1, self.size[t]) / max(1, back - left)
         score: Any = self.score
-        score[TRIED] = -self.horizon * PARTS * relative / (1 + relative)
+        score[way] = -self.horizon * PARTS * relative / (1 + relative)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from hosim.analysis.costmodel import machine_of_copies
 from hosim.analysis.costmodel.transfers import alone_ns, channel_bandwidth
 from hosim.engine.cells import Cells, flags, ints, longs, made_cells
-from hosim.planner.hyperoffload.kernels import PARTS, SHARE, STALL_WEIGHT, GapJudging, GapSweep
+from hosim.planner.hyperoffload.kernels import PARTS, SHARE, STALL_WEIGHT, GapSweep
 from hosim.planner.hyperoffload.tensor_choices import (
     Problem,
     TensorColumns,
@@ -117,7 +117,7 @@ class SweepArrays:
         self.cells = {
             **self.numbers,
             **{name: _cells(_DECLARED[name], each, plain) for name, each in self.given.items()},
-            **made_cells(GapJudging, self.numbers, plain=plain),
+            **made_cells(GapSweep.__mro__[1], self.numbers, plain=plain),
             **made_cells(GapSweep, self.numbers, plain=plain),
         }
         waiting = round(self.weights.waiting * PARTS)
@@ -140,7 +140,7 @@ def _cells(declared: str, values: Numbers | Sequence[int], plain: bool) -> Cells
     return {"Flags": flags, "Ints": ints, "Longs": longs}[declared](values)
 
 
-_DECLARED = GapJudging.__annotations__ | GapSweep.__annotations__
+_DECLARED = GapSweep.__mro__[1].__annotations__ | GapSweep.__annotations__
 
 Given = dict[str, Numbers | Sequence[int]]
 """Arrays of the kernel by name."""

@@ -35,11 +35,10 @@ if TYPE_CHECKING:
         PRESENT,
         SHARE,
         STALL_WEIGHT,
-        TRIED,
-        GapJudging,
     )
     from hosim.planner.hyperoffload.kernels.gap_sweep import GapSweep
     from hosim.planner.hyperoffload.kernels.rerun_walk import RerunWalk
+    from hosim.planner.hyperoffload.kernels.returns_ahead import ReturnsAhead
     from hosim.planner.hyperoffload.kernels.stall_changes import SHARES
 else:
     __getattr__, __dir__ = lazy_names(
@@ -48,17 +47,18 @@ else:
             "choice_cells": "AT_HOME AWAY BELOW_IN ChoiceCells FIELDS LEAVE RETURN SAVE SAVE_TURN START "
             "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY",
             "_forms": "form_of",
-            "gap_judging": "BEST GapJudging LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT TRIED",
+            "gap_judging": "BEST LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT",
             "gap_sweep": "GapSweep",
             "rerun_walk": "RerunWalk",
             "choice_search": "ChoiceSearch",
             "stall_changes": "SHARES",
+            "returns_ahead": "ReturnsAhead",
         },
     )
 
 __all__ = [
     "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
     "RETURN", "SAVE", "SAVE_TURN", "SHARE", "SHARES", "STALL_WEIGHT", "START",
-    "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TRIED", "TURN", "UNSET", "WITH_COPY",
-    "ChoiceCells", "ChoiceSearch", "GapJudging", "GapSweep", "RerunWalk", "form_of",
+    "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TURN", "UNSET", "WITH_COPY",
+    "ChoiceCells", "ChoiceSearch", "GapSweep", "RerunWalk", "ReturnsAhead", "form_of",
 ]  # fmt: skip

@@ -429,21 +429,21 @@ class GapJudging:
         self.late_by[TRIED] = late
         self.fetch_at[TRIED] = NONE
         self.stalls[TRIED] = late
-        self.come_back(g, i, trip)
+        self.come_back(g, i, trip, TRIED)
         if not self.compared or self.score[TRIED] > self.score[OF_TIER]:
             self.copy(TRIED, OF_TIER)
             self.compared = 1
 
-    def come_back(self, g: int, i: int, trip: int) -> None:
-        """Place the prefetch of the way that is tried, and score it."""
+    def come_back(self, g: int, i: int, trip: int, way: int) -> None:
+        """Place the prefetch of a way, and score it."""
         before = self.before[g]
-        stall = self.stalls[TRIED]
+        stall = self.stalls[way]
         if not self.returns[g]:
-            self.score[TRIED] = PARTS * (self.over_at[before] - STALL_WEIGHT * stall)
+            self.score[way] = PARTS * (self.over_at[before] - STALL_WEIGHT * stall)
             return
         again = self.after[g] == BEGIN and i >= before
         free_at = 0
-        store_at = self.store_at[TRIED]
+        store_at = self.store_at[way]
         if not again:
             free_at = self.finishes[i]
             if self.after[g] >= 0 and self.end_ns[self.after[g]] > free_at:
@@ -457,7 +457,7 @@ class GapJudging:
             fetch_at = self.earliest(channel, trip, free_at)
             stall += self.late(fetch_at, trip, deadline)
         covered = self.over[self.ops] if again else self.over_until(fetch_at)
-        if store_at >= 0 or self.final_at[TRIED] >= 0:
+        if store_at >= 0 or self.final_at[way] >= 0:
             score = PARTS * self.part(covered, self.stored_share[trip])
         else:
             score = PARTS * self.part(covered, self.clean_share[trip])
@@ -465,6 +465,6 @@ class GapJudging:
             there = fetch_at + self.trip_ns[trip]
             waits = self.over_at[before] - self.over_until(there if there < deadline else deadline)
             score -= self.waiting * waits
-        self.score[TRIED] = score - PARTS * STALL_WEIGHT * stall
-        self.fetch_at[TRIED] = fetch_at
-        self.stalls[TRIED] = stall
+        self.score[way] = score - PARTS * STALL_WEIGHT * stall
+        self.fetch_at[way] = fetch_at
+        self.stalls[way] = stall
