@@ -127,9 +127,10 @@ class Columns(Sequence[P]):
         kinds: Sequence[P],
         codes: Iterable[int],
         named: Iterable[int] = (),
+        made: tuple[P, ...] | None = None,
     ) -> Self:
         """Columns of items that differ from ``kinds`` in their names and lists; ``codes`` index
-        these.
+        these. ``made`` are the items, if they are there.
         """
         import numpy as np  # here, as it takes longer to import than commands without a graph take
 
@@ -144,7 +145,7 @@ class Columns(Sequence[P]):
             own = [tuple(found.named[begin:end]) for begin, end in pairwise(ends)]
             like = dict[str, Any](zip(cls.lists, own, strict=True))
             first.append(replace(found.alike[code], name=names[at], **like))
-        return cls(positions, first, renumbered[np.asarray(found.codes)], found.named)
+        return cls(positions, first, renumbered[np.asarray(found.codes)], found.named, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
         codes, named = bytes(self.codes), bytes(self.named)
@@ -279,16 +280,17 @@ class Ops(Columns[Op]):
         begin, lengths = starts[:-1:4][new], np.diff(starts[::4])[new]
         ends = np.cumsum(lengths)
         taken = np.repeat(begin - ends + lengths, lengths) + np.arange(len(self.named))
-        named, (_, which) = np.asarray(self.named), self.naming()
+        named, (_, which), made = np.asarray(self.named), self.naming(), self._made
         awaited = which == self.lists.index("deps")
         if awaited.any():
-            named = named.copy()
+            named, made = named.copy(), None
             named[awaited] = np.array(place, "i")[named[awaited]]
         return Ops.like_these(
             {names[i]: k for k, i in enumerate(order)},
             self.alike,
             np.asarray(self.codes)[new],
             named[taken],
+            made and tuple(map(made.__getitem__, order)),
         )
 
 

@@ -326,8 +326,8 @@ def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Ca
 
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
-_OF_AN_ORDER, _OF_A_VARIANT = 110, 12
-"""The work of finding an order of the ops and of weighing a variant, for each op."""
+_OF_AN_ORDER, _OF_A_VARIANT = 80, 1
+"""The work of finding and analysing an order of the ops, and of weighing a variant, for each op."""
 
 
 def rewriting(reorder: bool, recompute: bool) -> Arm:
@@ -382,6 +382,7 @@ class _Rewrites:
         """
         orders: list[Variants] = []
         for ordered in _orders(self._search, self._graph, reorder):
+            self._search.work.done += _OF_AN_ORDER * len(self._graph.ops) * reorder
             orders.append(self._plain.among if ordered is self._graph else self._in_order(ordered))
             self._noted(orders[-1], lambda order: order.proposed(LIKELY))
             yield True
@@ -494,7 +495,6 @@ def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:
     if not reorder:
         yield graph
         return
-    search.work.done += _OF_AN_ORDER * len(graph.ops)
     soon = eager(graph)
     if soon.ops != graph.ops:
         yield soon
