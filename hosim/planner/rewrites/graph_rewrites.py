@@ -66,10 +66,8 @@ where little is above the budget.
 """
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Shares of what could be recomputed instead of moved."""
-_GROUP_OPS, _FEWEST_LOOKS = 40_000, 8
-"""How often sets of drops are looked at where they are improved: in ops of all graphs looked at, and
-at least.
-"""
+_LOOKS = 40
+"""How many sets of drops are looked at where one is improved."""
 _SMALLEST_GROUP = 100
 """Groups of less than one part in so many of the bytes that could be dropped are left as they
 are.
@@ -210,7 +208,7 @@ class Variants:
         """``best`` with groups of candidates that are alike added or taken away, whole and then by
         halves, while less time is expected.
         """
-        looks = max(_FEWEST_LOOKS, _GROUP_OPS // len(self.problem.graph.ops))
+        looks = _LOOKS
         whole = self._groups
         halves = [
             half
