@@ -67,11 +67,7 @@ where little is above the budget.
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Shares of what could be recomputed instead of moved."""
 _LOOKS = 40
-"""How many sets of drops are looked at where one is improved."""
-_SMALLEST_GROUP = 100
-"""Groups of less than one part in so many of the bytes that could be dropped are left as they
-are.
-"""
+"""How many sets of drops are looked at where one is improved, or where the best plan's is."""
 _MARGIN, _PART = 1.25, 0.05
 """Of transfers: what they take more than alone on their channels, and what part of them is not
 hidden, in any case. Measured on variants of training steps of BERT-large and GPT-2 XL: with these,
@@ -253,16 +249,8 @@ class Variants:
                 len(candidate.drops),
             )
             groups.setdefault(key, []).append(candidate)
-        weights = {
-            key: sum([graph.tensors[c.gap.tensor].size_bytes for c in group])
-            for key, group in groups.items()
-        }
-        least = sum(weights.values()) / _SMALLEST_GROUP
-        return [
-            groups[key]
-            for key in sorted(groups, key=lambda key: -weights[key])
-            if weights[key] >= least
-        ]
+        sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+        return sorted(groups.values(), key=lambda group: -sum([sizes[c.gap.tensor] for c in group]))
 
     def instead_of_moves(self, plan: Plan, drops: frozenset[Drop]) -> Iterator[Variant]:
         """Variants that recompute parts of what a plan moves, beside ``drops``."""
@@ -271,8 +259,8 @@ class Variants:
             yield self(drops.union(*(c.drops for c in moved[: max(1, round(len(moved) * share))])))
 
     def moving_instead(self, drops: frozenset[Drop]) -> Iterator[Variant]:
-        """Variants without ``drops`` of tensors that are alike."""
-        for group in self._groups if drops else ():
+        """Variants without ``drops`` of tensors that are alike, those with most bytes first."""
+        for group in self._groups[:_LOOKS] if drops else ():
             yield self(_without(drops, group))
 
 
