@@ -29,11 +29,11 @@ from hosim.planner.hyperoffload import Arm, Found, PlannedGraph, Search, stretch
 from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, check_floor
 from hosim.planner.rewrites.recompute import (
     Candidate,
+    Checkpoints,
     Drop,
     Numbers,
     Rerun,
     Reruns,
-    Segments,
     candidates,
     cheapest,
     countable,
@@ -122,8 +122,8 @@ class Variants:
         return candidates(self.problem) if self._recompute else ()
 
     @cached_property
-    def _segments(self) -> Segments:
-        return Segments(self.problem, self.recomputable)
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.problem, self.recomputable)
 
     def __call__(self, drops: frozenset[Drop]) -> Variant:
         """The variant with these drops."""
@@ -179,7 +179,7 @@ class Variants:
         """The variant with the drops of a recipe."""
         if isinstance(recipe, float):
             return self(cheapest(self.problem, self.recomputable, int(self.budget * recipe)))
-        return self(self._segments.drops(*recipe))
+        return self(self._checkpoints.drops(*recipe))
 
     @property
     def known(self) -> Collection[Variant]:
