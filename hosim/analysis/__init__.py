@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from hosim.analysis.liveness import (
         USUAL_DEVICE_TIER,
         StaticPeak,
+        held_from_to,
+        held_while,
         homes_below,
         idle_below,
         largest_op,
-        live_ranges,
         needed_bytes,
         static_curve,
         static_peak,
@@ -37,8 +38,8 @@ else:
             "plan_fingerprint",
             "gaps": "Gap initial_set tensor_gaps",
             "happens_before": "HappensBefore",
-            "liveness": "StaticPeak USUAL_DEVICE_TIER homes_below idle_below largest_op live_ranges "
-            "needed_bytes static_curve static_peak",
+            "liveness": "StaticPeak USUAL_DEVICE_TIER held_from_to held_while homes_below idle_below "
+            "largest_op needed_bytes static_curve static_peak",
             "pressure_points": "excess_of",
             "stage_messages": "StageExchange bubbles exchanges",
         },
@@ -46,8 +47,8 @@ else:
 
 __all__ = [
     "USUAL_DEVICE_TIER", "Gap", "HappensBefore", "StageExchange", "StaticPeak", "ascend",
-    "bubbles", "canonical", "canonical_places", "digest",
-    "excess_of", "exchanges", "graph_fingerprint", "homes_below", "idle_below", "initial_set", "inverse",
-    "largest_op", "live_ranges", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
+    "bubbles", "canonical", "canonical_places", "digest", "excess_of", "exchanges",
+    "graph_fingerprint", "held_from_to", "held_while", "homes_below", "idle_below", "initial_set",
+    "inverse", "largest_op", "needed_bytes", "plan_fingerprint", "static_curve", "static_peak",
     "tensor_gaps",
 ]  # fmt: skip

@@ -13,13 +13,20 @@ one, as if the others used copies of their own.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import add
 
+import numpy as np
+import numpy.typing as npt
+
+from hosim.data.columns import NONE
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.result import WORKSPACE
+
+Positions = npt.NDArray[np.int64]
 
 USUAL_DEVICE_TIER = "hbm"
 """What machines call their device tier: the account of a workload for no machine takes a home of
@@ -40,19 +47,6 @@ class StaticPeak:
     op: int
     breakdown: Mapping[str, int]
     residents: tuple[int, ...]
-
-
-def live_ranges(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
-    """For each tensor, its live range ``[first use, last use + 1)`` in op positions; ``None`` if no
-    op uses it.
-    """
-    return tuple((users[0], users[-1] + 1) if users else None for users in graph.users)
-
-
-def _live_on_device(graph: Graph) -> tuple[tuple[int, int] | None, ...]:
-    """Like :func:`live_ranges`, of the users that run on the device."""
-    users = [[i for i in listed if not graph.ops[i].processor] for listed in graph.users]
-    return tuple([(listed[0], listed[-1] + 1) if listed else None for listed in users])
 
 
 def needed_bytes(graph: Graph) -> tuple[int, ...]:
@@ -97,29 +91,23 @@ def static_curve(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> list[int
     """Bytes of the device tier held while each op runs, by op position, with everything
     resident.
     """
-    if not graph.ops:
-        return []
-    ranges = _held(graph, device_tier)
-    held = [
-        (tensor.size_bytes, *there)
-        for tensor, there in zip(graph.tensors, ranges, strict=True)
-        if there is not None
-    ]
-    return _summed(held, [0 if op.processor else op.workspace_bytes for op in graph.ops.each()])
+    begin, end = held_from_to(graph, device_tier)
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+    workspaces = [0 if op.processor else op.workspace_bytes for op in graph.ops.each()]
+    return held_while(sizes, begin, end, workspaces)
 
 
-def _summed(held: Iterable[tuple[int, int, int]], workspaces: Sequence[int]) -> list[int]:
-    """The bytes held while each op runs: of tensors, each as its size and the first and the end of
-    the ops that hold it, and workspaces.
+def held_while(
+    sizes: Sequence[int], begin: Positions, end: Positions, workspaces: Sequence[int]
+) -> list[int]:
+    """The bytes held while each op runs: of tensors from one op and up to another, and its
+    workspace.
     """
-    change = [0] * (len(workspaces) + 1)
-    for size, first, end in held:
-        change[first] += size
-        change[end] -= size
-    return [
-        tensors + workspace
-        for tensors, workspace in zip(accumulate(change), workspaces, strict=False)
-    ]
+    change = [0] * (len(workspaces) + 2)
+    for size, since, until in zip(sizes, begin.tolist(), end.tolist(), strict=True):
+        change[since] += size
+        change[until] -= size
+    return list(map(add, accumulate(change), workspaces))
 
 
 def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPeak:
@@ -128,11 +116,8 @@ def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPea
     peak = max(curve, default=0)
     op = curve.index(peak) if curve else -1
     at = max(op, 0)
-    residents = [
-        t
-        for t, held in enumerate(_held(graph, device_tier))
-        if held is not None and held[0] <= at < max(held[1], 1)
-    ]
+    begin, end = held_from_to(graph, device_tier)
+    residents = np.flatnonzero((begin <= at) & (at < end)).tolist()
     by_kind = dict.fromkeys(KINDS, 0)
     for t in residents:
         by_kind[graph.tensors[t].kind] += graph.tensors[t].size_bytes
@@ -147,27 +132,29 @@ def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPea
     )
 
 
-def _held(graph: Graph, device_tier: str) -> list[tuple[int, int] | None]:
-    """For each tensor the half-open range of op positions during which its bytes are held; ``None``
-    if never.
+def held_from_to(
+    graph: Graph, device_tier: str = USUAL_DEVICE_TIER, below: Collection[int] = ()
+) -> tuple[Positions, Positions]:
+    """The op positions from and up to which the device tier holds each tensor if nothing moves;
+    both 0 for what it never holds, and one more than there are ops for what stays there.
+
+    Those ``below`` come up for their first use and go after the last one.
     """
-    end = len(graph.ops)
-    initial = set(graph.initial) - idle_below(graph, device_tier)
-    held: list[tuple[int, int] | None] = []
-    live_there = live_ranges(graph) if not graph.elsewhere else _live_on_device(graph)
-    for t, live in enumerate(live_there):
-        if graph.elsewhere and live is None and graph.users[t]:
-            held.append(None)
-            continue
-        if t in initial:
-            first = 0
-        elif live is not None:
-            first = live[0]
-        else:
-            held.append(None)
-            continue
-        held.append((first, end if graph.survives[t] or live is None else live[1]))
-    return held
+    users, count = graph.compact_users, len(graph.ops)
+    first, last = np.array(users.first), np.array(users.last)
+    survives, initial = np.array(graph.survives, bool), np.zeros(len(users), bool)
+    initial[list(set(graph.initial).difference(idle_below(graph, device_tier), below))] = True
+    survives[list(below)] = False
+    gone = np.zeros(len(users), bool)
+    if graph.elsewhere:
+        here = [[i for i in listed if not graph.ops[i].processor] for listed in graph.users]
+        gone = (first != NONE) & np.array([not listed for listed in here], bool)
+        first = np.array([listed[0] if listed else NONE for listed in here], int)
+        last = np.array([listed[-1] if listed else NONE for listed in here], int)
+    held = (initial | (first != NONE)) & ~gone
+    begin = np.where(held & ~initial, first, 0)
+    end = np.where(survives | (last == NONE), count + 1, last + 1)
+    return begin, np.where(held, end, 0)
 
 
 _LOSS = re.compile(r"(?:^|\.)(?:logits\.to|log_softmax|nll_loss)(?:\.|$)")

@@ -131,9 +131,10 @@ class Columns(Sequence[P]):
         kinds: Sequence[P],
         codes: Iterable[int],
         named: Iterable[int] = (),
+        made: tuple[P, ...] | None = None,
     ) -> Self:
         """Columns of items that differ from ``kinds`` in their names and lists; ``codes`` index
-        these.
+        these. ``made`` are the items, if they are there.
         """
         import numpy as np  # here, as it takes longer to import than commands without a graph take
 
@@ -148,7 +149,7 @@ class Columns(Sequence[P]):
             own = [tuple(found.named[begin:end]) for begin, end in pairwise(ends)]
             like = dict[str, Any](zip(cls.lists, own, strict=True))
             first.append(replace(found.alike[code], name=found.names[at], **like))
-        return cls(found.names, first, renumbered[np.asarray(found.codes)], found.named)
+        return cls(found.names, first, renumbered[np.asarray(found.codes)], found.named, made)
 
     def __reduce__(self) -> tuple[Any, ...]:
         codes, named = bytes(self.codes), bytes(self.named)
@@ -296,16 +297,17 @@ class Ops(Columns[Op]):
         begin, lengths = starts[:-1:4][new], np.diff(starts[::4])[new]
         ends = np.cumsum(lengths)
         taken = np.repeat(begin - ends + lengths, lengths) + np.arange(len(self.named))
-        named = np.asarray(self.named)
+        named, made = np.asarray(self.named), self._made
         awaited = self.listed() % len(self.lists) == self.lists.index("deps")
         if awaited.any():
-            named = named.copy()
+            named, made = named.copy(), None
             named[awaited] = np.array(place, "i")[named[awaited]]
         return Ops.like_these(
             map(self.names.__getitem__, order),
             self.alike,
             np.asarray(self.codes)[new],
             named[taken],
+            made and tuple(map(made.__getitem__, order)),
         )
 
 

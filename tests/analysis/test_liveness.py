@@ -8,7 +8,7 @@ from counting import lines_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hosim.analysis import largest_op, live_ranges, static_curve, static_peak
+from hosim.analysis import held_from_to, largest_op, static_curve, static_peak
 from hosim.graph import Graph, GraphBuilder, Op, Tensor
 
 KINDS = ["parameter", "activation", "gradient", "output", "buffer", "optimizer_state"]
@@ -79,19 +79,25 @@ def chain():
     return b.build()
 
 
-def test_live_ranges_are_half_open_in_op_positions():
-    graph = chain()
-    # w and x only in f; a from f to g; b from g to h; y only in h
-    assert live_ranges(graph) == ((0, 1), (0, 1), (0, 2), (1, 3), (2, 3))
+def held(graph, **below):
+    return [*zip(*[ops.tolist() for ops in held_from_to(graph, **below)], strict=True)]
 
 
-def test_a_tensor_that_no_op_uses_has_no_live_range():
+def test_what_is_held_from_one_op_up_to_another():
+    """w, x and y stay to the end, which is one more than there are ops; a lives from f to g, b from
+    g to h. A w that lives below is there for f alone.
+    """
+    assert held(chain()) == [(0, 4), (0, 4), (0, 2), (1, 3), (2, 4)]
+    assert held(chain(), below=[0])[0] == (0, 1)
+
+
+def test_a_tensor_that_no_op_uses_is_there_if_it_persists():
     b = GraphBuilder("g")
     b.tensor("w", 40, "parameter")
     b.tensor("a", 40)
     b.op("f", "any")
     graph = b.build()
-    assert live_ranges(graph) == (None, None)
+    assert held(graph) == [(0, 2), (0, 0)]
     assert static_curve(graph) == [40]  # the parameter is there all the same, the activation never
 
 

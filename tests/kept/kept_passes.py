@@ -27,7 +27,7 @@ from hosim.planner.hyperoffload import JudgedGap, Weights, gap_figures, judged_g
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import Problem, WorkDone, analyse, everything, insert
-from hosim.planner.rewrites import Reruns, Segments, candidates, cheapest, recomputes, reorder
+from hosim.planner.rewrites import Checkpoints, Reruns, candidates, cheapest, recomputes, reorder
 
 COLUMNS = ("instance", "pass", "how", "first", "second", "third", "checksum")
 SEED = 11
@@ -141,7 +141,7 @@ def _drops(problem: Problem, budgets: list[int]) -> Iterator[Made]:
         found,
     )
     sets = {f"down to {budget}": cheapest(problem, found, budget) for budget in budgets}
-    checkpointed = Segments(problem, found)
+    checkpointed = Checkpoints(problem, found)
     sets |= {
         f"{count} segments": checkpointed.drops(count)
         for count in (1, 2, 3, 4, 6)

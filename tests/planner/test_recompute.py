@@ -31,8 +31,8 @@ from hosim.planner.hyperoffload.kernels import RerunWalk
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.planner.rewrites import (
     Candidate,
+    Checkpoints,
     Reruns,
-    Segments,
     candidates,
     cheapest,
     recomputes,
@@ -222,13 +222,13 @@ def test_checkpointing_by_segments():
     problem = analyse(graph, FLAT)
     recomputable = candidates(problem)
     peaks = {
-        k: static_peak(apply(graph, Segments(problem, recomputable).drops(k))).bytes
+        k: static_peak(apply(graph, Checkpoints(problem, recomputable).drops(k))).bytes
         for k in (2, 4, 8, 16)
     }
     assert static_peak(graph).bytes == 4 * (1 + 64 + 1)
     for k, peak in peaks.items():
         assert peak <= 4 * (1 + 64 / k + k + 4), k
-    again = again_for(graph, Segments(problem, recomputable).drops(8))
+    again = again_for(graph, Checkpoints(problem, recomputable).drops(8))
     assert len({r.op for r in again}) == len(again) <= 56  # each op of 7 segments at most once
 
 

@@ -49,37 +49,40 @@ def op_durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
 
 
 def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
-    kernels = kernel_times_of(graph, hardware)
+    ops, kernels = graph.ops, kernel_times_of(graph, hardware)
+    by_code = {ops.codes[i]: ns for i, (ns, _) in kernels.items()}
+    guessed = set[int]()
+    for code, op in enumerate(ops.alike):  # all that are alike take the same
+        if op.duration_ns is not None:
+            by_code[code] = op.duration_ns
+        elif code not in by_code and op.processor:
+            by_code[code] = _elsewhere_ns(op, hardware)
+        elif code not in by_code:
+            by_code[code] = _launched_ns(op, _busy_ns(op, hardware), hardware)
+            guessed.add(code)
+    durations = [by_code[code] for code in ops.codes]
     sent, over_links = graph.derived_on(hardware, sent_bytes), bytes_per_s_over_links(hardware)
-    durations = graph.ops.column(lambda op: op.duration_ns or 0)
-    guessed: dict[int, int] = {}
-    """By code: all that are alike take the same, but for what they send."""
-    for i in graph.ops.those(lambda op: op.duration_ns is None):
-        code, op = graph.ops.codes[i], graph.ops.like(i)
-        if i in kernels:
-            durations[i] = kernels[i][0]
-            continue
-        if op.processor:
-            durations[i] = _elsewhere_ns(op, hardware)
-            continue
-        if code not in guessed:
-            guessed[code] = _busy_ns(op, hardware)
-        busy = guessed[code]
-        if over_links is not None and i in sent:
-            busy = max(busy, -(-sent[i] * _NS_PER_S // over_links))
-        if busy > LARGEST:
-            efficiency = efficiency_for(hardware.compute, op.kind, op.dtype)
-            raise HardwareError(
-                f"op {graph.ops[i].name!r} would take more than 2^63-1 ns (292 years) at an "
-                f"efficiency of {float(efficiency):g}",
-                where="compute",
-            )
-        durations[i] = hardware.compute.launch_ns + busy
+    for i, size in sent.items():
+        if over_links is not None and ops.codes[i] in guessed:
+            busy = -(-size * _NS_PER_S // over_links)
+            durations[i] = max(durations[i], _launched_ns(ops[i], busy, hardware))
     return (
         tuple(durations)
         if hardware.software is None
         else durations_under(graph, hardware, hardware.software, durations)
     )
+
+
+def _launched_ns(op: Op, busy: int, hardware: Hardware) -> int:
+    """Nanoseconds of an op that is busy for so many, with its launch."""
+    if busy > LARGEST:
+        efficiency = efficiency_for(hardware.compute, op.kind, op.dtype)
+        raise HardwareError(
+            f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of "
+            f"{float(efficiency):g}",
+            where="compute",
+        )
+    return hardware.compute.launch_ns + busy
 
 
 def _busy_ns(op: Op, hardware: Hardware) -> int:

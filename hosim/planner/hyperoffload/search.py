@@ -60,10 +60,10 @@ returned is no slower than the best after such a part of all work.
 """
 _TIDIED = 2
 """Blocks of work at most that look for what a plan moves and need not."""
-_HOPED, _PART_OF_AN_OP, _FORGET, _MOST = 0.002, 0.1, 0.7, 0.05
+_HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
 """What an arm is taken to gain before it has done anything, in a block: such a part of the
 makespan, or of a usual op where that is more. And what counts of all that it did before its last
-step, and how much of a step at most: where one halves the time no others do.
+step.
 """
 _SHARE = 5e-4
 """The search ends when less than this part of the makespan is to be expected of the rest of the
@@ -209,7 +209,7 @@ class _Arm(ABC):
         more = self.go_on()
         if before is None or said is not None:  # neither shows what more of it gains
             return more
-        self._gained = self._gained * _FORGET + min(_gain(before, self.found), _MOST)
+        self._gained = self._gained * _FORGET + _gain(before, self.found)
         self._spent = self._spent * _FORGET + self.search.work.done - begun
         return more
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     )
     from hosim.planner.rewrites.recompute import (
         Candidate,
+        Checkpoints,
         Reruns,
-        Segments,
         candidates,
         cheapest,
         recomputes,
@@ -29,13 +29,13 @@ else:
         {
             "graph_rewrites": "Variants rewriting",
             "processor_choice": "edits_tried groups_of halfway updated_in_place",
-            "recompute": "Candidate Reruns Segments candidates cheapest recomputes",
+            "recompute": "Candidate Reruns Checkpoints candidates cheapest recomputes",
             "reorder": "eager reorder",
         },
     )
 
 __all__ = [
-    "Candidate", "Reruns", "Segments", "Variants", "candidates", "cheapest", "eager",
+    "Candidate", "Checkpoints", "Reruns", "Variants", "candidates", "cheapest", "eager",
     "edits_tried", "groups_of", "halfway", "recomputes", "reorder", "rewriting",
     "updated_in_place",
 ]  # fmt: skip

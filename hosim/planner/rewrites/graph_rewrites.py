@@ -29,11 +29,11 @@ from hosim.planner.hyperoffload import Arm, Found, PlannedGraph, Search, stretch
 from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, check_floor
 from hosim.planner.rewrites.recompute import (
     Candidate,
+    Checkpoints,
     Drop,
     Numbers,
     Rerun,
     Reruns,
-    Segments,
     candidates,
     cheapest,
     countable,
@@ -66,14 +66,8 @@ where little is above the budget.
 """
 _SHARES = (0.1, 0.25, 0.5, 1.0)
 """Shares of what could be recomputed instead of moved."""
-_GROUP_OPS, _FEWEST_LOOKS = 40_000, 8
-"""How often sets of drops are looked at where they are improved: in ops of all graphs looked at, and
-at least.
-"""
-_SMALLEST_GROUP = 100
-"""Groups of less than one part in so many of the bytes that could be dropped are left as they
-are.
-"""
+_LOOKS = 40
+"""How many sets of drops are looked at where one is improved, or where the best plan's is."""
 _MARGIN, _PART = 1.25, 0.05
 """Of transfers: what they take more than alone on their channels, and what part of them is not
 hidden, in any case. Measured on variants of training steps of BERT-large and GPT-2 XL: with these,
@@ -128,8 +122,8 @@ class Variants:
         return candidates(self.problem) if self._recompute else ()
 
     @cached_property
-    def _segments(self) -> Segments:
-        return Segments(self.problem, self.recomputable)
+    def _checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.problem, self.recomputable)
 
     def __call__(self, drops: frozenset[Drop]) -> Variant:
         """The variant with these drops."""
@@ -185,7 +179,7 @@ class Variants:
         """The variant with the drops of a recipe."""
         if isinstance(recipe, float):
             return self(cheapest(self.problem, self.recomputable, int(self.budget * recipe)))
-        return self(self._segments.drops(*recipe))
+        return self(self._checkpoints.drops(*recipe))
 
     @property
     def known(self) -> Collection[Variant]:
@@ -210,7 +204,7 @@ class Variants:
         """``best`` with groups of candidates that are alike added or taken away, whole and then by
         halves, while less time is expected.
         """
-        looks = max(_FEWEST_LOOKS, _GROUP_OPS // len(self.problem.graph.ops))
+        looks = _LOOKS
         whole = self._groups
         halves = [
             half
@@ -255,16 +249,8 @@ class Variants:
                 len(candidate.drops),
             )
             groups.setdefault(key, []).append(candidate)
-        weights = {
-            key: sum([graph.tensors[c.gap.tensor].size_bytes for c in group])
-            for key, group in groups.items()
-        }
-        least = sum(weights.values()) / _SMALLEST_GROUP
-        return [
-            groups[key]
-            for key in sorted(groups, key=lambda key: -weights[key])
-            if weights[key] >= least
-        ]
+        sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+        return sorted(groups.values(), key=lambda group: -sum([sizes[c.gap.tensor] for c in group]))
 
     def instead_of_moves(self, plan: Plan, drops: frozenset[Drop]) -> Iterator[Variant]:
         """Variants that recompute parts of what a plan moves, beside ``drops``."""
@@ -273,8 +259,8 @@ class Variants:
             yield self(drops.union(*(c.drops for c in moved[: max(1, round(len(moved) * share))])))
 
     def moving_instead(self, drops: frozenset[Drop]) -> Iterator[Variant]:
-        """Variants without ``drops`` of tensors that are alike."""
-        for group in self._groups if drops else ():
+        """Variants without ``drops`` of tensors that are alike, those with most bytes first."""
+        for group in self._groups[:_LOOKS] if drops else ():
             yield self(_without(drops, group))
 
 
@@ -326,8 +312,8 @@ def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Ca
 
 MOST_OPS = 20_000
 """Graphs with more ops are planned as they are."""
-_OF_AN_ORDER, _OF_A_VARIANT = 110, 12
-"""The work of finding an order of the ops and of weighing a variant, for each op."""
+_OF_AN_ORDER, _OF_A_VARIANT = 80, 1
+"""The work of finding and analysing an order of the ops, and of weighing a variant, for each op."""
 
 
 def rewriting(reorder: bool, recompute: bool) -> Arm:
@@ -382,6 +368,7 @@ class _Rewrites:
         """
         orders: list[Variants] = []
         for ordered in _orders(self._search, self._graph, reorder):
+            self._search.work.done += _OF_AN_ORDER * len(self._graph.ops) * reorder
             orders.append(self._plain.among if ordered is self._graph else self._in_order(ordered))
             self._noted(orders[-1], lambda order: order.proposed(LIKELY))
             yield True
@@ -494,7 +481,6 @@ def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:
     if not reorder:
         yield graph
         return
-    search.work.done += _OF_AN_ORDER * len(graph.ops)
     soon = eager(graph)
     if soon.ops != graph.ops:
         yield soon

@@ -19,8 +19,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -31,10 +29,9 @@ from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import AT_START
 from hosim.data.columns import NONE, READS, WRITES
 from hosim.edits import Recompute, why_once
-from hosim.engine.cells import fill, flags, forms_of, ints, longs, made_cells
+from hosim.engine.cells import fill, flags, ints, longs, made_cells
 from hosim.graph import Graph
-from hosim.planner.hyperoffload import kernels
-from hosim.planner.hyperoffload.kernels import RerunWalk
+from hosim.planner.hyperoffload.kernels import RerunWalk, form_of
 from hosim.planner.hyperoffload.tensor_choices import Problem
 from hosim.units import LARGEST
 
@@ -153,7 +150,7 @@ class Reruns:
             "ends": flags(survives | (starts & (np.array(users.first) == NONE))),
         }
         self._cells = given | made_cells(RerunWalk, given)
-        self._walk = (form or _walk_form())(self._cells)
+        self._walk = (form or form_of(RerunWalk))(self._cells)
 
     def __call__(self, drops: Iterable[Drop]) -> tuple[tuple[Rerun, ...], Numbers, Numbers]:
         """The ops that run again if ``drops`` are made, in the order in which they do; the bytes
@@ -197,18 +194,6 @@ def _uses(graph: Graph) -> tuple[Numbers, Numbers, Numbers]:
         order = np.argsort(first)
         of, used, does = of[first[order]], used[first[order]], together[order]
     return of, used, does
-
-
-@cache
-def _walk_form() -> type[RerunWalk]:
-    """The kernel as it runs here, compiled or not."""
-
-    def load() -> ModuleType:
-        from hosim.planner.hyperoffload import compiled_search
-
-        return compiled_search
-
-    return forms_of([RerunWalk], load, Path(kernels.__file__).parent)[0]
 
 
 def recomputes(graph: Graph, reruns: Iterable[Rerun]) -> tuple[Recompute, ...]:
@@ -257,7 +242,7 @@ def cheapest(
     return frozenset(taken)
 
 
-class Segments:
+class Checkpoints:
     """Activation checkpointing: what is made and used within one segment of the step before its
     turn is dropped.
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hosim.analysis import homes_below
+from hosim.analysis import held_from_to, homes_below
 from hosim.analysis.costmodel import machine_of_copies, op_durations
 from hosim.analysis.costmodel.transfers import alone_ns
 from hosim.cache_plan import AT_START, Plan
@@ -62,6 +61,7 @@ class Stays:
         self._sizes = np.array([tensor.size_bytes for tensor in graph.tensors], dtype=np.int64)
         self._initial = frozenset(graph.initial)
         self._held = held_bytes(graph, hardware.device_tier)
+        self._held_from_to = held_from_to(graph, hardware.device_tier)
         self._begins = list(accumulate(op_durations(graph, hardware), initial=0))
         self._machine = machine_of_copies(graph, hardware)
         self._below = next(iter(fastest_tiers(self._machine)), None)
@@ -114,7 +114,7 @@ class Stays:
         tensors never leave.
         """
         count = len(self._graph.ops)
-        change = np.zeros(count + 1, dtype=np.int64)
+        change = np.zeros(count + 2, dtype=np.int64)
         tensors, sizes = np.unique(stays.tensor), self._sizes[stays.tensor]
         begins, ends = self._held_from_to
         np.subtract.at(change, begins[tensors], self._sizes[tensors])
@@ -122,20 +122,6 @@ class Stays:
         np.add.at(change, np.where(stays.fetched, stays.fetch + 1, stays.first), sizes)
         np.subtract.at(change, stays.last + 1, sizes)
         return int((self._held + np.cumsum(change)[:count]).max(initial=0))
-
-    @cached_property
-    def _held_from_to(self) -> tuple[Positions, Positions]:
-        """The ops from and up to which each tensor is in the device tier if it never leaves."""
-        graph, count = self._graph, len(self._graph.ops)
-        begins = [
-            0 if t in self._initial or not users else users[0]
-            for t, users in enumerate(graph.users)
-        ]
-        ends = [
-            count if graph.survives[t] or not users else users[-1] + 1
-            for t, users in enumerate(graph.users)
-        ]
-        return np.array(begins, dtype=np.int64), np.array(ends, dtype=np.int64)
 
     def absences(self, stays: DeviceStays) -> Iterator[Absence]:
         """The times between the stays of each tensor, in no tier yet."""

@@ -44,9 +44,9 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "_forms": "form_of",
             "choice_cells": "AT_HOME AWAY BELOW_IN ChoiceCells FIELDS LEAVE RETURN SAVE SAVE_TURN START "
             "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY",
-            "_forms": "form_of",
             "gap_judging": "BEST LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT",
             "gap_sweep": "GapSweep",
             "rerun_walk": "RerunWalk",

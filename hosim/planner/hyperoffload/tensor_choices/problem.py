@@ -8,19 +8,23 @@ at first those of a replay without any wait.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
-from operator import add
+from itertools import chain, pairwise
 from typing import Any
 
-import numpy as np
-
-from hosim.analysis import Gap, HappensBefore, initial_set, needed_bytes, tensor_gaps
+from hosim.analysis import (
+    Gap,
+    HappensBefore,
+    held_from_to,
+    held_while,
+    initial_set,
+    needed_bytes,
+    tensor_gaps,
+)
 from hosim.analysis.costmodel import machine_of_copies, op_durations
 from hosim.cache_plan import AT_START
-from hosim.data.columns import NONE
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
@@ -137,7 +141,9 @@ def analyse(
             for gap in gaps
             if gap.tensor not in starts_below or (gap.after != AT_START and gap.before < count)
         ]
-    held = _held(graph, starts_below)
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+    workspaces = [*graph.ops.column(lambda op: op.workspace_bytes), 0]
+    held = held_while(sizes, *held_from_to(graph, device, starts_below), workspaces)
     return Problem(
         graph,
         hardware,
@@ -146,7 +152,7 @@ def analyse(
         tuple(end),
         below,
         tuple(gaps),
-        held,
+        tuple(held),
         graph.derived(needed_bytes),
         starts_below,
     )
@@ -167,27 +173,6 @@ def with_gaps_between_neighbours(problem: Problem) -> Problem:
             if following == u + 1:
                 gaps.append(Gap(t, u, following, version, t in graph.ops[following].reads, written))
     return replace(problem, gaps=tuple(sorted(gaps, key=lambda gap: (gap.tensor, gap.after))))
-
-
-def _held(graph: Graph, starts_below: Collection[int]) -> tuple[int, ...]:
-    """Bytes in the device tier while each op runs, and after the last one, if nothing moves that
-    need not.
-    """
-    users, count = graph.compact_users, len(graph.ops)
-    first, last = np.array(users.first), np.array(users.last)
-    initial, below = np.zeros((2, len(users)), bool)
-    initial[list(graph.initial)] = below[list(starts_below)] = True
-    stays = np.array(graph.survives, bool) | (last == NONE)
-    begin = np.where((first == NONE) | (initial & ~below), 0, first)
-    end = np.where(stays & ~below, count + 1, last + 1)
-    end[(first == NONE) & ~(initial & ~below)] = 0  # neither there nor ever made
-    change = [0] * (count + 2)
-    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
-    for size, since, until in zip(sizes, begin.tolist(), end.tolist(), strict=True):
-        change[since] += size
-        change[until] -= size
-    workspaces = [*graph.ops.column(lambda op: op.workspace_bytes), 0]
-    return tuple(map(add, accumulate(change[:-1]), workspaces))
 
 
 def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[int]]:
