@@ -339,8 +339,8 @@ time than the plan in hand.
 IF_TIERS: tuple[tuple[str, Mapping[str, Any]], ...] = (("g10", {"placement": FASTEST}),)
 """Settings that differ from the defaults only where several tiers are below."""
 
-_OF_A_RIVAL = 80
-"""The work of another policy's plan for each op."""
+_OF_A_RIVAL = 45
+"""The work of another policy's plan for each op and each tensor."""
 
 
 def asking_rivals(placement: str | None) -> Arm:
@@ -362,7 +362,8 @@ def _asked(search: Search, planned: PlannedGraph, placement: str | None) -> Iter
 
     for name, plan in static_rivals(graph, hardware, search.budget_bytes, to_beat_ns, placement):
         search.tried.append(name)
-        search.work.done += _OF_A_RIVAL * len(graph.ops) if plan is not None else 0
+        if plan is not None:
+            search.work.done += _OF_A_RIVAL * (len(graph.ops) + len(graph.tensors))
         least = to_beat_ns()
         if plan is not None and (least is None or soonest_end_ns(plan, hardware) < least):
             outcome = planned.evaluate.plan(replace(plan, policy=search.policy))
