@@ -17,9 +17,9 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.engine.arenas import make_arena, streams_of_tensors
     from hosim.engine.budget import MemoryBudget, read_budget
-    from hosim.engine.drawn_replays import later_draws
+    from hosim.engine.drawn_replays import jittered_makespans, later_draws
     from hosim.engine.flow_table import UncoveredError
-    from hosim.engine.hops import SEVERAL, Hop, resolve_hop
+    from hosim.engine.hops import resolve_hop
     from hosim.engine.ledger import Ledger
     from hosim.engine.loop_cells import ENDED, LATE, MOVES, NEVER, ROW, SAME, STOPPED, STUCK
     from hosim.engine.program_account import program_account
@@ -34,8 +34,8 @@ else:
         {
             "arenas": "make_arena streams_of_tensors",
             "budget": "MemoryBudget read_budget",
-            "hops": "SEVERAL Hop resolve_hop",
-            "drawn_replays": "later_draws",
+            "hops": "resolve_hop",
+            "drawn_replays": "jittered_makespans later_draws",
             "flow_table": "UncoveredError",
             "ledger": "Ledger",
             "loop_cells": "ENDED LATE MOVES NEVER ROW SAME STOPPED STUCK",
@@ -49,8 +49,8 @@ else:
     )
 
 __all__ = [
-    "ENDED", "LATE", "MOVES", "NEVER", "ROW", "SAME", "SEVERAL", "STOPPED", "STUCK", "Hop",
-    "Ledger", "MemoryBudget", "ProgramBase", "ProgramTable", "UncoveredError", "later_draws",
+    "ENDED", "LATE", "MOVES", "NEVER", "ROW", "SAME", "STOPPED", "STUCK",
+    "Ledger", "MemoryBudget", "ProgramBase", "ProgramTable", "UncoveredError", "jittered_makespans", "later_draws",
     "make_arena", "most_needed", "one_for_all", "program_account", "read_budget", "replay",
     "replay_stages", "replayed_latitudes", "resident_step", "resolve_hop", "streams_of_tensors",
     "times_of", "verdict", "with_room", "with_slack",

@@ -10,8 +10,9 @@ long as the draw says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from hosim.data.draws import FEW_DRAWS, Draws, LaterDraws, UncertainPart
 from hosim.engine.cells import fill, longs
 from hosim.engine.decisions import Remembering
 from hosim.engine.flow_table import TOO_LARGE, WORK_BITS, UncoveredError
+from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.program_base import LONGEST_NS, one_for_all
 from hosim.engine.replay_by_loop import LoopReplay, check_loop
 from hosim.errors import PlanError
@@ -67,6 +69,19 @@ def later_draws(
     if not has_draws(plan.graph, hardware):
         return None
     return LaterDraws(partial(_draws, plan, hardware, budget_bytes, jitter, compete, recorded))
+
+
+def jittered_makespans(
+    plan: Plan, hardware: Hardware, budget_bytes: int, jitters: Iterable[Jitter]
+) -> list[int | None]:
+    """The makespan of a plan that no runtime decides on with each of some jitters, ``None`` where
+    it does not fit or breaks a rule. Raises :class:`UncoveredError` for what the loop does not
+    cover.
+    """
+    with no_collection():
+        check_loop(hardware, False, False)
+        replay = _JitteredReplay(plan, hardware, budget_bytes)
+        return [replay.makespan_ns(jitter) for jitter in jitters]
 
 
 def stage_draws(plan: Plan, hardware: Hardware, timeline: Timeline | None) -> LaterDraws | None:
@@ -152,7 +167,63 @@ def _replayed(
     return figures
 
 
-class _DrawnReplay(LoopReplay):
+class _RepeatedReplay(LoopReplay):
+    """One replay after another of a plan, with other times each."""
+
+    def _own(self, *names: str) -> None:
+        """Let arrays that all plans share be this table's own, to be changed."""
+        cells = self.table.cells
+        for name in names:
+            cells[name] = longs(np.array(cells[name], "q"))
+        self.table.loop.take(cells)
+
+    def _flowing(self, what: str) -> npt.NDArray[np.float64]:
+        """What flows of each transfer or collective, or the work of ops of each pace."""
+        limbs = [self.table.cells[f"{what}_{limb}"] for limb in ("high", "low")]
+        return np.array([float((high << 62) + low) for high, low in zip(*limbs, strict=True)])
+
+    def check(self, durations: npt.NDArray[np.int64]) -> None:
+        """Raise :class:`UncoveredError` where the work of an op may become too large in one of
+        these draws.
+        """
+        cells = self.table.cells
+        pace = np.asarray(cells["pace_of"])[: cells["ops"]]
+        whole = self._flowing("whole")
+        works = [0.0, *(durations.max(axis=0)[pace >= 0] * whole[pace[pace >= 0]])]
+        if max(works) >= 2.0**WORK_BITS or durations.sum(axis=1).max(initial=0) >= LONGEST_NS:
+            raise UncoveredError(TOO_LARGE)
+
+    def _again(self, begun: tuple[Any, Any]) -> None:
+        """Put the table back to where nothing has begun."""
+        cells = self.table.cells
+        self.table.put_back(begun)
+        fill(cells["stalls"], [0] * len(cells["stalls"]))
+        fill(cells["peak"], cells["held"])
+
+
+class _JitteredReplay(_RepeatedReplay):
+    """Replays of a plan without a runtime, with jitter."""
+
+    def __init__(self, plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
+        super().__init__(plan, hardware, budget_bytes, None, None, None)
+        if self.base.sent:
+            raise UncoveredError("jitter of collectives without a table for each")
+        self._begun = self.table.kept()
+        self._own("duration")
+
+    def makespan_ns(self, jitter: Jitter) -> int | None:
+        """The makespan with a jitter, or ``None``."""
+        durations = np.array(jittered(self.plan, self.base.durations, jitter, 0, {}), "q")
+        self.check(durations[None, :])
+        fill(self.table.cells["duration"], durations)
+        self._factor = transfer_factors(jitter, 0, self.plan.workload)
+        self._put_volumes(len(self.plan.cache_ops))
+        self._again(self._begun)
+        cells = self.table.cells
+        return max([cells["scalars"][3], *cells["free_since"]]) if self.ends_well() else None
+
+
+class _DrawnReplay(_RepeatedReplay):
     """One replay after another of a plan, with the times of one draw after another."""
 
     def __init__(
@@ -203,34 +274,11 @@ class _DrawnReplay(LoopReplay):
         """What flows of each kind of transfer, by draw."""
         self._own("duration", *([] if self._sent is None else ["send_high", "send_low"]))
 
-    def _own(self, *names: str) -> None:
-        """Let arrays that all plans share be this table's own, to be changed."""
-        cells = self.table.cells
-        for name in names:
-            cells[name] = longs(np.array(cells[name], "q"))
-        self.table.loop.take(cells)
-
-    def _flowing(self, what: str) -> npt.NDArray[np.float64]:
-        """What flows of each transfer or collective, or the work of ops of each pace."""
-        limbs = [self.table.cells[f"{what}_{limb}"] for limb in ("high", "low")]
-        return np.array([float((high << 62) + low) for high, low in zip(*limbs, strict=True)])
-
     def _volume(self, t: int, channel: int) -> int | None:
         volume, size = super()._volume(t, channel), self.plan.graph.tensors[t].size_bytes
         if self._copies is None:
             return volume
         return round((size * NS_PER_S if volume is None else volume) * self._copies(channel, t))
-
-    def check(self, durations: npt.NDArray[np.int64]) -> None:
-        """Raise :class:`UncoveredError` where the work of an op may become too large in one of
-        these draws.
-        """
-        cells = self.table.cells
-        pace = np.asarray(cells["pace_of"])[: cells["ops"]]
-        whole = self._flowing("whole")
-        works = [0.0, *(durations.max(axis=0)[pace >= 0] * whole[pace[pace >= 0]])]
-        if max(works) >= 2.0**WORK_BITS or durations.sum(axis=1).max(initial=0) >= LONGEST_NS:
-            raise UncoveredError(TOO_LARGE)
 
     def least(self, durations: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Nanoseconds of each op by draw, or so much more that copies slow down what comes after
@@ -255,9 +303,7 @@ class _DrawnReplay(LoopReplay):
         if self._sent is not None:
             longer = durations / np.maximum(self._said, 1)
             self._put_limbs("send", self._sent * np.where(self._said > 0, longer, 1.0))
-        self.table.put_back(self._begun)
-        fill(cells["stalls"], [0] * len(cells["stalls"]))
-        fill(cells["peak"], cells["held"])
+        self._again(self._begun)
         if not self.ends_well():
             return None, None, None
         makespan, main = (

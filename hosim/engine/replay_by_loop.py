@@ -135,13 +135,18 @@ class LoopReplay:
         table.fill(columns)
         for k in set(compress(table.cells["move_class"], table.cells["copies"])):
             self._check_class(k)
-        if self._factor is not None:  # volumes in order of issue, whichever move is issued first
-            for t in sorted(set(table.cells["move_tensor"][:moves])):
-                base = table.base[t]
-                table.cells["next_volume"][t] = base + 1
-                copies = sum([table.cells["copies"][k] for k in range(base, table.base[t + 1])])
-                for k in range(base, base + copies):
-                    table.flow(k, self._volume(t, table.cells["move_channel"][k]) or 0)
+        if self._factor is not None:
+            self._put_volumes(moves)
+
+    def _put_volumes(self, moves: int) -> None:
+        """What flows of copies, in order of issue, whichever move is issued first."""
+        cells, base = self.table.cells, self.table.base
+        for t in sorted(set(cells["move_tensor"][:moves])):
+            cells["next_volume"][t] = base[t] + 1
+            copies = sum([cells["copies"][k] for k in range(base[t], base[t + 1])])
+            for k in range(base[t], base[t] + copies):
+                volume = self._volume(t, cells["move_channel"][k])
+                self.table.flow(k, cells["size"][t] * NS_PER_S if volume is None else volume)
 
     def _decided(self, k: int, t: int, hop: Hop) -> None:
         """Put what a runtime policy has decided on into a place."""

@@ -17,7 +17,7 @@ from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Hardware
 from hosim.io import load_any, load_hardware
-from hosim.planner.hyperoffload import Judgement, moving_ns
+from hosim.planner.hyperoffload import Judgement, soonest_end_ns
 from hosim.planner.hyperoffload.explanations import explain
 from hosim.planner.hyperoffload.tensor_choices import analyse
 from hosim.planner.schedule.tiers_below import PLACEMENTS, starts
@@ -213,7 +213,9 @@ def test_policies_that_keep_tensors_at_home_bring_up_what_starts_below(
     graph, hw = training(), machine()
     made = freeze_runtime(policy_named(name).plan(graph, hw, budget), hw, budget)
     assert made is None or made.initial == starts(graph, hw, budget)
-    assert made is None or moving_ns(made, hw) >= forced_ns(graph, hw, starts(graph, hw, budget))
+    assert made is None or soonest_end_ns(made, hw) >= forced_ns(
+        graph, hw, starts(graph, hw, budget)
+    )
 
 
 def test_nothing_else_is_tried_where_the_plan_in_which_all_stays_has_no_waits() -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from hosim.planner.hyperoffload.pipeline import plan, search
     from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
     from hosim.planner.hyperoffload.selection import Selection, select, uses_gap
-    from hosim.planner.hyperoffload.soonest_end import moving_ns, soonest_end_ns
+    from hosim.planner.hyperoffload.soonest_end import soonest_end_ns
     from hosim.planner.hyperoffload.sweep_cells import Weights
     from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 else:
@@ -45,7 +45,7 @@ else:
             "pipeline": "plan search",
             "search": "Arm Found PlannedGraph Search",
             "selection": "Selection select uses_gap",
-            "soonest_end": "moving_ns soonest_end_ns",
+            "soonest_end": "soonest_end_ns",
             "sweep_cells": "Weights",
             "unneeded_moves": "without_unneeded",
         },
@@ -54,7 +54,7 @@ else:
 __all__ = [
     "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "SELECTION", "STARTS_BELOW", "Arm", "Found",
     "GapFigures", "GapScore", "JudgedGap", "Judgement", "PlannedGraph", "Search", "Selection",
-    "Weights", "gap_figures", "judged_gaps", "least_traffic", "moving_ns", "nearer_tiers", "plan", "search",
+    "Weights", "gap_figures", "judged_gaps", "least_traffic", "nearer_tiers", "plan", "search",
     "select", "soonest_end_ns", "spreading", "stretched", "swept", "uses_gap", "with_least_traffic",
     "without_unneeded",
 ]  # fmt: skip

@@ -33,14 +33,6 @@ def soonest_end_ns(plan: Plan, hardware: Hardware) -> int:
     return max(least, _in_turns(plan, hardware, times)) if len(plan.graph.streams) <= 1 else least
 
 
-def moving_ns(plan: Plan, hardware: Hardware) -> int:
-    """Nanoseconds for which the plan's transfers keep some channel busy: its replay takes no
-    less.
-    """
-    busy, _ = _loads(plan, _Alone(plan, hardware))
-    return max(busy.values(), default=0)
-
-
 def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, int]]:
     """For each channel of one engine the nanoseconds that it is busy for; and for each channel the
     bytes that it carries.

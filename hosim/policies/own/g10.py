@@ -267,7 +267,7 @@ class IdleTimes:
             self._looks += 1
 
 
-class _Way(NamedTuple):
+class _WayBelow(NamedTuple):
     """Nanoseconds that a tensor's transfers to a tier below and back take alone."""
 
     tier: str
@@ -308,7 +308,7 @@ class _G10:
         self.up = {b.name: Slots(self.durations.tolist()) for b in self.tiers}
         self.absences: list[Absence] = []
         self._gone: dict[Absence, int] = {}
-        self._known: dict[int, dict[str, _Way]] = {}
+        self._known: dict[int, dict[str, _WayBelow]] = {}
 
     # -- what starts below
     # -------------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class _G10:
         """The position behind the op in which an eviction ends on an idle channel."""
         return bisect_left(self._instants, self._instants[begin] + ns)
 
-    def _place_in(self, way: _Way, gap: Gap, gone: int) -> bool:
+    def _place_in(self, way: _WayBelow, gap: Gap, gone: int) -> bool:
         """Evict that way, behind ``gone`` at the earliest, if slots and room allow it; says whether
         they do.
         """
@@ -483,12 +483,12 @@ class _G10:
     # -- times
     # ----------------------------------------------------------------------------------------------
 
-    def _ways(self, t: int) -> dict[str, _Way]:
+    def _ways(self, t: int) -> dict[str, _WayBelow]:
         """The ways to the tiers below for a tensor, the slowest there and back first."""
         size = self.sizes[t]
         if size not in self._known:
             ways = [
-                _Way(b.name, *(alone_ns(self.hardware, c.name, size) for c in (b.down, b.up)))
+                _WayBelow(b.name, *(alone_ns(self.hardware, c.name, size) for c in (b.down, b.up)))
                 for b in self.tiers
             ]
             self._known[size] = {way.tier: way for way in sorted(ways, key=lambda way: -way.ns)}

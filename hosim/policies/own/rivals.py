@@ -10,10 +10,12 @@ other: then the plan is what comes nearest to it. Policies that lose whatever th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property, partial
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
@@ -26,7 +28,6 @@ from hosim.engine import verdict
 from hosim.errors import InfeasibleError, PlanError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner import schedule
 from hosim.planner.hyperoffload import (
     LOCAL_SEARCH,
     RIVAL,
@@ -34,7 +35,6 @@ from hosim.planner.hyperoffload import (
     Found,
     PlannedGraph,
     Search,
-    moving_ns,
     soonest_end_ns,
 )
 from hosim.planner.hyperoffload.tensor_choices import analyse, choices_of, insert
@@ -42,6 +42,7 @@ from hosim.planner.schedule import idle_parts_below, kept_from_the_start
 from hosim.planner.schedule.tiers_below import (
     FASTEST,
     Placement,
+    known_routes,
     nearest_tiers,
     read_placement,
     starts,
@@ -250,20 +251,34 @@ def forced_ns(graph: Graph, hardware: Hardware, initial: Starts) -> int:
     What is read first comes up once, and what the step writes of it goes back (docs/contract.md,
     rule 2). 0 where all start at home, and where no channels lead up from where one lives.
     """
+    if not initial:
+        return 0
+    device, users = hardware.device_tier, graph.users
+    copied = Counter[tuple[tuple[str, ...], str, int]]()
+    for t, tiers in Plan(graph, initial=dict(initial)).residency(device).items():
+        own, size = tuple([tier for tier in tiers if tier != device]), graph.tensors[t].size_bytes
+        if len(own) == len(tiers) and users[t] and t in graph.ops[users[t][0]].reads:
+            copied[own, device, size] += 1
+        if graph.survives[t] and graph.writers[t]:
+            copied.update([((device,), tier, size) for tier in own])
+    routes, machine = known_routes(hardware), machine_of_copies(graph, hardware)
+    busy = Counter[str]()
     try:
-        return (
-            moving_ns(schedule.insert(graph, hardware, "starts", (), initial), hardware)
-            if initial
-            else 0
-        )
+        for (sources, destination, size), count in copied.items():
+            for hop in pairwise(routes(sources, destination)):
+                channel = hardware.channel_between.get(hop)  # none for several channels
+                if channel is not None and channel.engines == 1:
+                    taken = alone_ns(machine, channel.name, size)
+                    busy[machine.queue_of[channel.name]] += count * taken
     except InfeasibleError:
         return 0
+    return max(busy.values(), default=0)
 
 
 def busy_ns(graph: Graph, hardware: Hardware, inspect_ns: int) -> Mapping[str, int]:
     """By stream the nanoseconds that its ops take, each after an inspection of ``inspect_ns``."""
     busy = dict.fromkeys(graph.streams, 0)
-    for op, duration in zip(graph.ops, op_durations(graph, hardware), strict=True):
+    for op, duration in zip(graph.ops.each(), op_durations(graph, hardware), strict=True):
         busy[op.stream] += duration + inspect_ns
     return busy
 
@@ -276,6 +291,7 @@ def faulting_ns(graph: Graph, hardware: Hardware, initial: Starts, inspect_ns: i
     """
     device, machine = hardware.device_tier, machine_of_copies(graph, hardware)
     waits: dict[str, dict[str, int]] = {stream: {} for stream in graph.streams}
+    alone = cache(partial(alone_ns, machine))
     for t in graph.initial:
         users, tiers = graph.users[t], initial.get(t, (graph.tensors[t].home or device,))
         channel = machine.channel_between.get((tiers[0], device))
@@ -288,8 +304,8 @@ def faulting_ns(graph: Graph, hardware: Hardware, initial: Starts, inspect_ns: i
         ):
             continue
         stream = graph.ops[users[0]].stream
-        if all([graph.ops[u].stream == stream for u in users]):
-            taken = alone_ns(machine, channel.name, graph.tensors[t].size_bytes)
+        if len(graph.streams) == 1 or all([graph.ops[u].stream == stream for u in users]):
+            taken = alone(channel.name, graph.tensors[t].size_bytes)
             waits[stream][channel.name] = waits[stream].get(channel.name, 0) + taken
     busy = busy_ns(graph, hardware, inspect_ns)
     return max(
@@ -323,8 +339,8 @@ time than the plan in hand.
 IF_TIERS: tuple[tuple[str, Mapping[str, Any]], ...] = (("g10", {"placement": FASTEST}),)
 """Settings that differ from the defaults only where several tiers are below."""
 
-_OF_A_RIVAL = 80
-"""The work of another policy's plan for each op."""
+_OF_A_RIVAL = 45
+"""The work of another policy's plan for each op and each tensor."""
 
 
 def asking_rivals(placement: str | None) -> Arm:
@@ -346,7 +362,8 @@ def _asked(search: Search, planned: PlannedGraph, placement: str | None) -> Iter
 
     for name, plan in static_rivals(graph, hardware, search.budget_bytes, to_beat_ns, placement):
         search.tried.append(name)
-        search.work.done += _OF_A_RIVAL * len(graph.ops) if plan is not None else 0
+        if plan is not None:
+            search.work.done += _OF_A_RIVAL * (len(graph.ops) + len(graph.tensors))
         least = to_beat_ns()
         if plan is not None and (least is None or soonest_end_ns(plan, hardware) < least):
             outcome = planned.evaluate.plan(replace(plan, policy=search.policy))

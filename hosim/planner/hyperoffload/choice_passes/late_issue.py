@@ -18,7 +18,14 @@ from statistics import mean
 from hosim.base.search_control import SearchRecord
 from hosim.cache_plan import PREFETCH, Plan
 from hosim.data.draws import DRAWS, FEW_DRAWS
-from hosim.engine import later_draws, replay, times_of, verdict
+from hosim.engine import (
+    UncoveredError,
+    jittered_makespans,
+    later_draws,
+    replay,
+    times_of,
+    verdict,
+)
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
 from hosim.jitter import Jitter
@@ -140,7 +147,7 @@ def in_draws(
 def _record(
     plan: Plan, hardware: Hardware, budget_bytes: int, taken: Sequence[int], draws: int
 ) -> SearchRecord:
-    planned_ns = replay(plan, hardware, budget_bytes).makespan_ns
+    planned_ns = verdict(plan, hardware, budget_bytes).makespan_ns
     lost = mean(taken) / planned_ns - 1 if taken and planned_ns else None
     return replace(plan.search or SearchRecord(), draws=draws, failed=draws - len(taken), lost=lost)
 
@@ -153,17 +160,21 @@ def _drawn(plan: Plan, hardware: Hardware, budget_bytes: int, most: int = FEW_DR
     found = in_draws(plan, hardware, budget_bytes, most)
     if found is not None:
         return replace(plan, search=found)
-    taken: list[int] = []
     runs = min(FEW_DRAWS, 1 + _OPS // max(1, len(plan.graph.ops)))
-    for run in range(runs):
-        try:
-            takes_ns = replay(
-                plan, hardware, budget_bytes, jitter=Jitter(_SEEDS + run, *_SIGMAS)
-            ).makespan_ns
-        except PlanError:
-            takes_ns = None
-        taken += [] if takes_ns is None else [takes_ns]
+    jitters = [Jitter(_SEEDS + run, *_SIGMAS) for run in range(runs)]
+    try:
+        makespans = jittered_makespans(plan, hardware, budget_bytes, jitters)
+    except UncoveredError:
+        makespans = [_jittered(plan, hardware, budget_bytes, jitter) for jitter in jitters]
+    taken = [takes_ns for takes_ns in makespans if takes_ns is not None]
     return replace(plan, search=_record(plan, hardware, budget_bytes, taken, runs))
+
+
+def _jittered(plan: Plan, hardware: Hardware, budget_bytes: int, jitter: Jitter) -> int | None:
+    try:
+        return replay(plan, hardware, budget_bytes, jitter=jitter).makespan_ns
+    except PlanError:
+        return None
 
 
 def _cost(plan: Plan, result: Result | None) -> PlanCost | None:
