@@ -41,7 +41,7 @@ DECIDED_ANEW, ALONG_THE_PATH = (
     "its runtime policy decides anew in each draw",
     "along the chain of ops and copies that ends last",
 )
-"""How draws are made where no whole plan is replayed in each."""
+"""The way in which draws are made where no whole plan is replayed in each."""
 
 Recorded = Callable[[], Timeline | None]
 """Gives the timeline of the one replay."""
@@ -203,7 +203,7 @@ class _DrawnReplay(LoopReplay):
         self._alike = list(alike) or [(0, 0, "")]
 
     def _flowing(self, what: str, k: int) -> int:
-        """What flows of a transfer or a collective."""
+        """The volume of a transfer or a collective."""
         return (int(self.table.cells[f"{what}_high"][k]) << 62) + int(
             self.table.cells[f"{what}_low"][k]
         )

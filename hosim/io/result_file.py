@@ -133,7 +133,7 @@ class PairedDrawsModel(TypedDict):
 
 @with_config(STRICT)
 class RegretModel(TypedDict):
-    """What the plan of a policy loses in each of some draws, against one made for that world."""
+    """The loss of a policy's plan in each of some draws, against one made for that world."""
 
     policy: str
     losses: list[float | None]

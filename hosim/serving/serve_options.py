@@ -14,7 +14,7 @@ SCHEDULING = ("fcfs", "priority")
 SENDING = ("whole", "layers")
 """When a prompt's cache is transferred to an engine that decodes."""
 PREEMPTIONS = ("recompute", "swap")
-"""What becomes of a preempted sequence."""
+"""The treatment of a preempted sequence."""
 
 
 def _routers() -> Iterable[str]:

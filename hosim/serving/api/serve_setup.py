@@ -60,7 +60,7 @@ def unlike_prefill(
 def about_prefill(
     first: ModelledIterations, instances: int, blocks: int, block_tokens: int
 ) -> dict[str, Any]:
-    """What a result says of them."""
+    """The engines that prefill, as a result shows them."""
     return {
         "hardware": first.hardware.name,
         "instances": instances,
@@ -229,8 +229,8 @@ def _modelled(
 
 
 def _connected(asked: Given) -> bool:
-    """Whether a connector keeps the cache below the device, too, or sends it to other engines. An
-    engine swaps sequences without one.
+    """Return whether a connector keeps the cache below the device, too, or sends it to other
+    engines. An engine swaps sequences without one.
     """
     from hosim.serving.kv_policies import kv_policy
 
@@ -243,7 +243,7 @@ def _connected(asked: Given) -> bool:
 def _about(
     asked: Given, modelled: ModelledIterations, limits: EngineLimits, rows: RequestRows
 ) -> dict[str, Any]:
-    """What a result says of the engine."""
+    """The engine, as a result shows it."""
     return {
         "model": modelled.name,
         "hardware": modelled.hardware.name,

@@ -31,7 +31,7 @@ T = TypeVar("T")
 _NEAR = (-3, -2, -1, 1, 2, 3)
 
 _TURN = 0.15
-"""How often a change of an absence is one of its place in a queue, or of its tier alone."""
+"""The share of changes of an absence that change its place in a queue, or its tier alone."""
 
 
 class ChoiceMoves:

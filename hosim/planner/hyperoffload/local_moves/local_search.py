@@ -43,7 +43,7 @@ class BestChoices:
         self.cost = simulator.begin(choices)
         self.whole = simulator.work - begun
         self._undo: dict[int, TensorChoice | None] = {}
-        """What tensors did in the best choices, where that is not what they do now."""
+        """The choices of tensors in the best state, where they are others now."""
 
     def best(self) -> Choices:
         """The best choices."""

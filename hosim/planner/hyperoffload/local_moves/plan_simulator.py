@@ -172,7 +172,7 @@ SimulatedCost = tuple[int, int, int]
 """Less is better: ops that never start (0: it fits), makespan in nanoseconds, bytes moved."""
 
 ROOM, ORDER = -1, -2
-"""What an op waited for, if not for a tensor: room, or other ops."""
+"""The cause of an op's wait, if not a tensor: room, or other ops."""
 
 _LEAST_STRIDE, _SNAPSHOTS = 8, 64
 """Ops between two snapshots, at least; how many snapshots there are."""

@@ -68,7 +68,7 @@ _TIMES = (0, 0, 1, 2, 4)
 what says when it returns.
 """
 _DRAWS = 8
-"""How many tensors are drawn to find one that can leave."""
+"""The number of tensors that are drawn to find one that can leave."""
 
 
 class StallMoves:
