@@ -150,7 +150,7 @@ SERVE: Options = (
         default="recompute",
         metavar="HOW",
         known=lambda: PREEMPTIONS,
-        help="Of a sequence for which blocks lack: recompute or swap.",
+        help="A sequence for which blocks lack is preempted by: recompute or swap.",
         about='What becomes of a preempted sequence: ``"recompute"``, or ``"swap"`` to a tier '
         "below and back.",
     ),
@@ -248,7 +248,7 @@ SERVE: Options = (
         metavar="SIZE",
         takes="int | str | None",
         needs=("weights",),
-        help="What a device has for them.  [default: what --blocks leave]",
+        help="Device memory for them, on each device.  [default: what --blocks leave]",
         about="What each device has for weights that a policy plans: bytes, or a size such as "
         '``"20 GiB"``; by default what ``blocks`` '
         "leave. What its plan does not take is the cache's.",
