@@ -432,8 +432,8 @@ def launched_alone(graph: Graph) -> frozenset[str]:
 
 
 def begin_segments(plan: Plan, device_tier: str, alone: Container[int]) -> list[bool]:
-    """Whether each op begins a segment: ops that follow one another in the graph's list and are
-    launched by one call (docs/contract.md, rule 23). Those of ``alone`` are each by themselves.
+    """Return whether each op begins a segment: ops that follow one another in the graph's list and
+    are launched by one call (docs/contract.md, rule 23). Those of ``alone`` are each by themselves.
 
     A segment ends before cache ops, before an op that waits for a copy, and after the last use of a
     tensor that the plan moves.

@@ -23,7 +23,7 @@ from hosim.errors import GraphError
 from hosim.graph import DEVICE, MAIN_STREAM, Graph, Op, Tensor
 
 RECOMPUTE, BACKWARD = "recompute.", "backward."
-"""How the names of a training step's ops begin in these phases."""
+"""The prefixes of the names of a training step's ops in these phases."""
 
 RANDOM_KINDS = frozenset(
     {

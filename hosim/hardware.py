@@ -30,7 +30,7 @@ narrowest first.
 
 
 _MOST_CROSSINGS = 16
-"""How many times the bytes of a collective cross a fabric at most."""
+"""The most times that the bytes of a collective cross a fabric."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ _KNOWN = (
 )
 
 KNEW = "knew"
-"""What a note is about that says what a plan knew of what gates choose, and when."""
+"""The kind of a note about what a plan knew of the gates' choices, and when."""
 
 CLAIRVOYANT = "what each gate chooses before it does (clairvoyant), which no run knows: a bound"
 ON_DEMAND = "what a gate chooses once it has chosen (on demand)"

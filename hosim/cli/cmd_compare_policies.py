@@ -125,14 +125,14 @@ _OPTIONS = declared(
         "enough",
         of=bool,
         default=False,
-        help="Of several machines: find the smallest budget of each with which a step takes at "
+        help="With several machines: find for each the smallest budget with which a step takes at "
         "most 5 % longer than with everything resident.",
     ),
     Option(
         "price",
         metavar="HW=P,...",
-        help="Of several machines: what a device of each costs an hour, as in h100=2.5,l40s=0.9. "
-        "Adds what a million tokens cost (or a step).",
+        help="With several machines: the price of a device of each per hour, as in h100=2.5,l40s=0.9. "
+        "Adds the cost of a million tokens (or of a step).",
     ),
 )
 

@@ -163,8 +163,8 @@ class Columns(Sequence[P]):
         return self._positions
 
     def distinct(self) -> bool:
-        """Whether each has a name, and no two the same. Who adds one item after the other has seen
-        to the latter.
+        """Return whether each has a name, and no two the same. Who adds one item after the other
+        has seen to the latter.
         """
         return all(self.names) and (self._made is None or len(self.positions) == len(self))
 
@@ -177,11 +177,11 @@ class Columns(Sequence[P]):
         return map(self.alike.__getitem__, self.codes)
 
     def column(self, of: Callable[[P], V]) -> list[V]:
-        """What a function makes of each item, which looks neither at names nor at positions."""
+        """The results of a function for each item; it looks neither at names nor at positions."""
         return list(map([of(item) for item in self.alike].__getitem__, self.codes))
 
     def numbers(self, of: Callable[[P], int], code: str) -> npt.NDArray[Any]:
-        """What such a function makes of each item, in an array of that type."""
+        """The results of such a function for each item, in an array of that type."""
         import numpy as np  # here, as it takes longer to import than commands without a graph take
 
         return np.asarray(np.array([of(item) for item in self.alike], code)[np.asarray(self.codes)])

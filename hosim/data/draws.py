@@ -1,4 +1,4 @@
-"""What one plan does in draws of what is uncertain, and the intervals that follow from them."""
+"""The figures of one plan in draws of uncertain times, and the intervals that follow from them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 
 CERTAINTY = 0.9
-"""How much of what may be lies within an interval."""
+"""The probability of an interval."""
 
 DRAWS, FEW_DRAWS = 200, 20
-"""How many draws there are of a plan, and of one whose replays take long."""
+"""The number of draws of a plan, and of one whose replays take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Draws:
 
     @property
     def count(self) -> int:
-        """How many draws there are, or were."""
+        """The number of draws."""
         return len(self.makespan_ns) if self.said is None else self.said[0]
 
     @property

@@ -37,7 +37,7 @@ MAIN_STREAM = "compute"
 _TEXT, _FLAG, _WHOLE = (str, type(None)), (bool, type(None)), (int, type(None))
 
 DEVICE = "device"
-"""What files and messages call the processor of the device."""
+"""The name of the device's processor in files and messages."""
 
 
 REST = "rest"

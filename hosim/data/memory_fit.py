@@ -1,4 +1,4 @@
-"""Whether a step fits a device, as frozen data: :func:`hosim.study.searches.memory_fits.memory_fit`
+"""Fits of a step on a device, as frozen data: :func:`hosim.study.searches.memory_fits.memory_fit`
 finds it.
 """
 

@@ -15,7 +15,7 @@ from hosim.hardware import Hardware
 from hosim.units import human_size
 
 DRIVER_BYTES = 460 * 2**20
-"""What the driver keeps of the memory that ``nvidia-smi`` calls total, so that CUDA has as much
+"""The memory that the driver keeps of what ``nvidia-smi`` calls total, so that CUDA has so much
 less.
 
 24,564 MiB of an RTX 4090 are 23.52 GiB for CUDA (480 MiB less), 81,559 of an H100 79.22 GiB (438):

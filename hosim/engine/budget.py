@@ -23,8 +23,8 @@ _SHARE = re.compile(r"\s*(0?\.\d+|[01]\.0*|\d(?:\.\d+)?e-\d{1,3})\s*")
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """How much of the device tier may be used: ``wanted_bytes``, or a ``share`` of the peak with
-    everything resident, or all of it.
+    """The bytes of the device tier that may be used: ``wanted_bytes``, or a ``share`` of the peak
+    with everything resident, or all of it.
 
     ``asked`` is what was said, which errors quote.
     """

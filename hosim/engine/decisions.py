@@ -16,8 +16,8 @@ from hosim.engine.program_table import ProgramTable
 from hosim.hardware import Hardware
 
 PLACES_OF_A_TENSOR = 4
-"""How many cache ops of a policy may be under way at a time, for each tensor: more go to the
-reference.
+"""The most cache ops of a policy that may be under way at a time, for each tensor: the reference
+replays more.
 """
 
 

@@ -42,7 +42,7 @@ DECIDED_ANEW, ALONG_THE_PATH = (
     "its runtime policy decides anew in each draw",
     "along the chain of ops and copies that ends last",
 )
-"""How draws are made where no whole plan is replayed in each."""
+"""The way in which draws are made where no whole plan is replayed in each."""
 
 Recorded = Callable[[], Timeline | None]
 """Gives the timeline of the one replay."""

@@ -84,8 +84,8 @@ def host_calls(plan: Plan, hardware: Hardware) -> HostCalls | None:
 
 
 def _begins(plan: Plan, hardware: Hardware, runtime: Runtime) -> list[bool]:
-    """Whether each op has a call of its own, where one call launches a segment. Ops that the host
-    waits for, gathers that it holds back, and ops of other processors are in no segment.
+    """Return whether each op has a call of its own, where one call launches a segment. Ops that the
+    host waits for, gathers that it holds back, and ops of other processors are in no segment.
     """
     graph, held_back = plan.graph, {*runtime.blocks}
     if runtime.gathers.value:
@@ -175,7 +175,7 @@ NO_HOST: dict[str, Any] = {
 
 
 def _pinning_ns(runtime: Runtime, size_bytes: int) -> int:
-    """What it takes the host to pin so many bytes, rounded up."""
+    """The time that the host takes to pin so many bytes, rounded up."""
     rate = round(runtime.pin_rate.value)
     return round(runtime.pin.value) + (-(-size_bytes * NS_PER_S // rate) if rate else 0)
 

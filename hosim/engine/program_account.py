@@ -100,8 +100,8 @@ def program_account(
 
 @dataclass(frozen=True, slots=True)
 class MemoryCount:
-    """How memory is counted: by which allocator, in which account, and how much the allocator may
-    reserve if not the budget.
+    """The account of memory: its allocator, the kind of account, and the bytes that the allocator
+    may reserve if not the budget.
     """
 
     allocator: str = LEDGER

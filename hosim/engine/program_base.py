@@ -32,7 +32,7 @@ from hosim.processors import tier_of
 from hosim.units import LARGEST
 
 LONGEST_NS, MOST_BYTES = 1 << 60, 1 << 60
-"""What all ops together may take and hold, to be counted exactly."""
+"""The largest sum of times and of bytes of all ops that is counted exactly."""
 
 _KIND = {kind: k for k, kind in enumerate(LEDGER_KINDS)}
 
@@ -131,12 +131,12 @@ class ProgramBase:
 
 
 def _engines(machine: Hardware) -> list[int]:
-    """How many engines each channel has that no channel before it has with it (rule 24)."""
+    """The engines of each channel that it shares with no channel before it (rule 24)."""
     return [c.engines if machine.queue_of[c.name] == c.name else 0 for c in machine.channels]
 
 
 def _limbs_sent(ops: int, volumes: Mapping[int, tuple[int, int]]) -> dict[str, Any]:
-    """What collectives send, by op, in two limbs; nothing where none sends."""
+    """The volumes of collectives, by op, in two limbs; nothing where none sends."""
     return {
         f"send_{limb}": longs(
             _by_op(ops if volumes else 0, {i: of[k] for i, of in volumes.items()}, code="q")

@@ -151,7 +151,7 @@ class ProgramTable:
             cells[f"move_{name}"][k] = number
 
     def flow(self, k: int, volume: int) -> None:
-        """What flows of the transfer in the place ``k``, in bytes times nanoseconds a second."""
+        """Set the volume of the transfer in place ``k``, in bytes times nanoseconds a second."""
         self.cells["move_high"][k], self.cells["move_low"][k] = self.flows.scaled(volume)
 
     def reset(self, initial: Mapping[int, Sequence[int]]) -> None:

@@ -183,7 +183,9 @@ def _covered(by_loop: Callable[[], Result | None], forced: bool) -> Result | Non
 def _by_reference(
     simulation: Callable[..., Simulation], folded: bool, policy: Remembering | None
 ) -> Result:
-    """What the reference says, of each device by itself where one cannot stand for all."""
+    """The result of the reference, which replays each device by itself where one cannot stand for
+    all.
+    """
     try:
         return simulation(fold=folded, policy=policy and policy.again()).run()
     except UncoveredError:

@@ -26,7 +26,7 @@ from hosim.hardware import Fabric, Hardware
 from hosim.units import LARGEST
 
 COLLECTIVE = -1
-"""What collectives flow on, in place of a channel: the last of the ways that things flow."""
+"""The number of the links of collectives, in place of a channel: the last one."""
 
 
 class TransferRates:

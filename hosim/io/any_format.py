@@ -29,7 +29,7 @@ _WITH_DIMS: Mapping[str, Callable[[Path, Mapping[str, int] | None], Graph]] = {
     "torch.export program (.pt2)": lambda path, dims: torch_programs.import_pt2(path, dims),
     "ONNX model": lambda path, dims: onnx.import_onnx(path, dims),
 }
-"""What loads the formats whose models have free dimensions: it takes the path, and their sizes by
+"""The loaders of formats whose models have free dimensions: each takes the path, and the sizes by
 name.
 """
 

@@ -100,8 +100,8 @@ _ROOFLINE = (
     Key("launch", TIME, "launch_ns"),
     Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
 )
-"""What a processor of any tier has: its peaks, what kernels reach of them, and the fixed time of an
-op.
+"""The figures of a processor of any tier: its peaks, the shares of them that kernels reach, and the
+fixed time of an op.
 """
 
 

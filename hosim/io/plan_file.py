@@ -127,7 +127,7 @@ def _initial(tensors: Names) -> Kind:
 
 
 _BY_HAND = (MANUAL, "imported")
-"""What a plan that no policy made calls its policy."""
+"""The name of the policy in a plan that no policy made."""
 
 _UNEDITED = Edits(Graph("", (), ()))
 

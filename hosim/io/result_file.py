@@ -106,7 +106,7 @@ _PAIRED_DRAWS: Any = mapping_type(
 
 _REGRET: Any = mapping_type(
     "RegretModel",
-    "What the plan of a policy loses in each of some draws, against one made for that world.",
+    "The loss of a policy's plan in each of some draws, against one made for that world.",
     {"policy": str, "losses": list[float | None]},
 )
 

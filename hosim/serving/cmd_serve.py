@@ -155,7 +155,7 @@ def _following(given: Given, arrive: float) -> list[tuple[str, str]]:
 
 
 def _study_title(given: Given) -> str:
-    """What the answer of a study of serving begins with."""
+    """The first words of the answer of a study of serving."""
     return f"{given.model} on {given.hardware}: {given.requests}"
 
 

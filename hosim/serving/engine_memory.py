@@ -20,7 +20,7 @@ from hosim.units import human_percent, human_size
 from hosim.validate.logged import ServedStep
 
 MEMORY_SHARE = 0.9
-"""How much of the device's memory an engine takes, as vLLM's ``gpu_memory_utilization``."""
+"""The share of the device's memory that an engine takes, as vLLM's ``gpu_memory_utilization``."""
 
 LARGE_BYTES = 70 * 2**30
 """From here on vLLM takes larger iterations unless told, but on A100 (``vllm/engine/arg_utils.py``,

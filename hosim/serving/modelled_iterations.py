@@ -533,7 +533,7 @@ class ModelledIterations:
 
     @cached_property
     def _distribution(self) -> str:
-        """How tokens choose experts, as the cost model names it."""
+        """The cost model's name for the way in which tokens choose experts."""
         routing = self.model.get(_ROUTING, {})
         if routing is None:
             return "uniform"

@@ -26,7 +26,9 @@ Array = npt.NDArray[np.float64]
 
 _ONCE = ("embedding", "final_layernorm")
 _TIMES = {"layernorm": 2}
-"""How often an op runs in a layer, if not once; those of ``_ONCE`` run once an iteration."""
+"""The number of times that an op runs in a layer, if not once; those of ``_ONCE`` run once an
+iteration.
+"""
 
 _SHAPE = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 

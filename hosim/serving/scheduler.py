@@ -157,7 +157,7 @@ class Scheduler:
         self.admitted: list[int] = []
         """The requests that the last iteration admitted."""
         self.gates: list[Awaited] = []
-        """What has to be over before the last iteration can begin."""
+        """The transfers that have to end before the last iteration can begin."""
         self.parts: list[tuple[int, int, int]] = []
         """Of an engine that prefills: the requests of the last iteration, and the tokens they have
         before and after it.
@@ -165,7 +165,7 @@ class Scheduler:
         self.reads: list[Awaited] = []
         """Copies by layers that the last iteration reads from, each layer as it comes."""
         self.load_waits_ns: list[int] = []
-        """What sequences waited for their blocks."""
+        """The time for which sequences waited for their blocks."""
 
     def fits(self, request: Request) -> bool:
         """Return whether the request can ever be finished: the whole cache has room for all of its

@@ -12,7 +12,7 @@ SCHEDULING = ("fcfs", "priority")
 SENDING = ("whole", "layers")
 """When a prompt's cache is transferred to an engine that decodes."""
 PREEMPTIONS = ("recompute", "swap")
-"""What becomes of a preempted sequence."""
+"""The treatment of a preempted sequence."""
 
 
 def _routers() -> Iterable[str]:
@@ -148,7 +148,7 @@ SERVE: Options = (
         default="recompute",
         metavar="HOW",
         known=lambda: PREEMPTIONS,
-        help="Of a sequence for which blocks lack: recompute or swap.",
+        help="A sequence for which blocks lack is preempted by: recompute or swap.",
         about='What becomes of a preempted sequence: ``"recompute"``, or ``"swap"`` to a tier '
         "below and back.",
     ),
@@ -246,7 +246,7 @@ SERVE: Options = (
         metavar="SIZE",
         takes="int | str | None",
         needs=("weights",),
-        help="What a device has for them.  [default: what --blocks leave]",
+        help="Device memory for them, on each device.  [default: what --blocks leave]",
         about="What each device has for weights that a policy plans: bytes, or a size such as "
         '``"20 GiB"``; by default what ``blocks`` '
         "leave. What its plan does not take is the cache's.",

@@ -91,13 +91,14 @@ class Served:
     hit_tokens: int
     blocks: int
     about: Mapping[str, Any] = field(default_factory=dict)
-    """What was asked: the model, the machine, the limits."""
+    """The question: the model, the machine, the limits."""
     instances: tuple[int, ...] = ()
     """The engine of each request, if there are several."""
     kv: KvFigures | None = None
     """The cache in the tiers below the device, if there is one there."""
     handed: HandOvers | None = None
-    """How caches went from engines that prefill to those that decode, if these are others."""
+    """The transfers of caches from engines that prefill to those that decode, if these are others.
+    """
     weights: WeightFigures | None = None
     """Weights that a policy planned, if one did."""
     again: Callable[[int], Served | None] | None = field(default=None, compare=False)

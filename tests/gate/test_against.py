@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from gate_toys import machine
+from rendered import facts
 
 from hosim.errors import InputError
 from hosim.gate import check, load_suite
@@ -75,7 +76,7 @@ def test_what_is_not_committed_is_compared_with_a_revision(
     assert not (shop / "hosim-baselines").exists()
     (shop / "hosim.toml").write_text(MORE)
     new, gone = check(load_suite(shop / "hosim.toml"), against="main")
-    assert (gone.case, gone.verdict, gone.note) == ("net", "drift", "at main, and no more")
+    assert (gone.case, gone.verdict, facts(gone.note, "main")) == ("net", "drift", "main")
     assert not new.fails()
     assert not gone.fails()
 

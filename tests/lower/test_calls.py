@@ -8,6 +8,7 @@ import gc
 from types import SimpleNamespace
 
 import pytest
+from rendered import facts
 
 torch = pytest.importorskip("torch")
 
@@ -96,9 +97,8 @@ def test_what_is_said_of_it(monkeypatch):
     with hosim.offload(model, (X, 3.0), hardware=HARDWARE, name="mine") as offloaded:
         graph, result = offloaded.plan.graph, offloaded.result
         assert offloaded.predicted_peak_bytes == result.allocator.peak_allocated_bytes
-        assert repr(offloaded) == (
-            f"<offloaded mine: {len(graph.ops)} ops, 0 cache ops, policy hyperoffload, peak "
-            f"{offloaded.predicted_peak_bytes:,} B>"
+        assert facts(repr(offloaded), "mine", "hyperoffload") == (
+            f"mine, {len(graph.ops)}, 0, hyperoffload, {offloaded.predicted_peak_bytes:,} B"
         )
         assert offloaded.predicted_makespan_ns == result.makespan_ns > 0
         monkeypatch.setattr(

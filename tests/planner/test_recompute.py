@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from instances import instances
+from rendered import facts
 from strategies import graphs
 from toys import layers, two_tiers
 from typer.testing import CliRunner
@@ -285,10 +286,8 @@ def test_only_recomputation_fits_where_there_is_nothing_below():
     assert found.result.peak_bytes["hbm"] <= budget
     assert verify(found.plan, FLAT, budget) == ()
     assert found.plan.recomputes == found.result.plan["recomputes"] > 0
-    assert (
-        f" on the graph with {found.plan.recomputes} ops recomputed, "
-        in explain(found.plan, FLAT, budget).origin
-    )
+    said = facts(explain(found.plan, FLAT, budget).origin)
+    assert str(found.plan.recomputes) in said.split(", ")
     with pytest.raises(InfeasibleError):
         search(graph, FLAT, 11, arms=[rewriting(True, True)])
 

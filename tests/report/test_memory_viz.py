@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rendered import facts
 from timelines import everything, machine, recorded, two_streams
 
 from hosim import GraphBuilder, Plan, Result
@@ -283,9 +284,7 @@ def test_a_snapshot_of_the_caching_allocator_in_full() -> None:
         "expandable_segments": True,
         **settings,
     }
-    assert (
-        found["note"] == "hosim: synthetic addresses, of the allocator caching; small with by hand"
-    )
+    assert facts(found["note"], "caching", "small", "by hand") == "caching, small, by hand"
     mapped = [
         (x["size"], x["stream"], x["time_us"])
         for x in found["device_traces"][0]
@@ -315,9 +314,7 @@ def test_a_snapshot_of_a_static_plan_in_full() -> None:
         segment(0, 2560, 0, "large", (1024, 600), False, block(0, 1024, 600, B), block(1024, 1536))
     ]
     assert found["device_traces"] == [trace]
-    assert (
-        found["note"] == "hosim: synthetic addresses, of the allocator static; small with by hand"
-    )
+    assert facts(found["note"], "static", "small", "by hand") == "static, small, by hand"
 
 
 @pytest.mark.parametrize("allocator", ALLOCATORS)

@@ -251,7 +251,8 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert json.loads(uncounted.stdout)["value"] == "2 GB/s"  # of 1, 2, ... 100
     table = CliRunner().invoke(app, smallest, env={"COLUMNS": "120"}).stdout
-    assert f"the smallest channels.h2d.bandwidth is {data['value']} (" in " ".join(table.split())
+    said = facts(" ".join(table.split()), "channels.h2d.bandwidth")
+    assert f"channels.h2d.bandwidth, {data['value']}" in said
     assert (
         CliRunner()
         .invoke(app, [*arguments[:-1], "20 B", "--largest", "channels.h2d.engines=1..3"])

@@ -38,9 +38,9 @@ class MemoryUse:
 
     launch_ns: int
     used: Fraction
-    """What the op uses at full speed."""
+    """The bandwidth that the op uses at full speed."""
     reached: Fraction
-    """What ops and copies together reach while copies flow."""
+    """The bandwidth that ops and copies reach together while copies flow."""
 
     def slowdown(self, taken_bytes_per_s: Fraction) -> Fraction | None:
         """By what factor the op takes longer where copies take so much; ``None``: it cannot go

@@ -125,7 +125,7 @@ def share_beside(graph: Graph, durations: Sequence[int]) -> Fraction:
             before.append(before[-1] + ns)
 
     def computed(until: int) -> int:
-        """What the main stream's ops have taken until then."""
+        """The time of the main stream's ops until then."""
         k = bisect_right(begins, until)
         return before[k] - max(0, ends[k - 1] - until) if k else 0
 

@@ -39,7 +39,7 @@ more coefficients than the second.
 """
 
 _SLIGHT = 1e-6
-"""What counts as broken, or as neither 0 nor 1."""
+"""The tolerance beyond which a constraint is broken, or a variable is neither 0 nor 1."""
 
 
 class BoundSearch:

@@ -28,12 +28,12 @@ MOST_OPS = 10_000
 """Larger graphs have the longest chain alone."""
 
 _ROUNDS = 12
-"""How often the longest chain is added."""
+"""The number of times that the longest chain is added."""
 
 _ROUNDING = 1e-6
 
 _START = -1
-"""What stands for the writer of contents of time 0."""
+"""The number that stands for the writer of contents of time 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,8 +151,8 @@ class _ShareProgram:
     # ----------------------------------------------------------------------------------------------
 
     def _ops(self, durations: Sequence[int], capacity_bytes: int) -> None:
-        """How long each op takes, and how much of it is on the device; all of a stream take no
-        longer than the step.
+        """The time of each op, and its part on the device. All ops of a stream take no longer than
+        the step.
         """
         graph, by_stream = self.graph, dict[str, list[_Sum]]()
         free = set(graph.movable)

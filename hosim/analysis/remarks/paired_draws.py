@@ -1,4 +1,4 @@
-"""How often one plan is faster than another where both meet the same draws of what is uncertain.
+"""The share of draws in which one plan is faster than another, where both meet the same draws.
 
 What is common to both cancels: a link that is slower than its profile says makes both slower. So
 two plans whose intervals overlap may still be told apart.
@@ -52,7 +52,7 @@ class PairedDraws:
 
     @property
     def verdict(self) -> str:
-        """What to do about it, in a sentence or two.
+        """The advice, in a sentence or two.
 
         >>> PairedDraws("a", "b", 200, 0.97, 0.002, 0.014, 0.4).verdict
         'a is faster than b in 97 % of draws, by 0.2 to 1.4 %.'

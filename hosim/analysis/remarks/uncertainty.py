@@ -8,7 +8,7 @@ from hosim.notes import Note
 from hosim.result import Result
 
 _MOST = 3
-"""How many sources a line names."""
+"""The number of sources that a line names."""
 _WORTH = 0.1
 """The share from which on a source is named."""
 

@@ -1,6 +1,4 @@
-"""How late each copy of a plan may be at no cost, what ops wait for, and what a step spends its
-time on.
-"""
+"""The slack of each copy of a plan, the causes of waits, and the parts of a step's time."""
 
 from typing import TYPE_CHECKING
 

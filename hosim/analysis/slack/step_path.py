@@ -15,8 +15,8 @@ from hosim.processors import tier_of
 from hosim.result import Stall, Timeline
 
 OPS, COPIES, WAITS = "ops on", "copies over", "waits"
-"""What a part of the path is: ops on a processor, which its tier names, copies over a channel, or a
-wait that neither explains.
+"""The kind of a part of the path: ops on a processor, which its tier names, copies over a channel,
+or a wait that neither explains.
 """
 
 

@@ -21,7 +21,7 @@ from hosim.errors import InputError
 from hosim.limits import limit, refusal, within
 
 HEAD = 64 * 1024
-"""How many bytes of a file, once unpacked, tell its format."""
+"""The number of unpacked bytes of a file that tell its format."""
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character, which JSON can hold and no file of text."""

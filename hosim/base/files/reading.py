@@ -29,7 +29,7 @@ KINDS = ("workload", "hardware", "plan", "result", "comparison", "routing", "run
 """Every kind of file; its ``format`` is ``hosim.KIND/VERSION``."""
 
 _START = 4096
-"""How much of a file tells JSON from YAML if its name does not."""
+"""The number of bytes that tell JSON from YAML if the file's name does not."""
 
 
 def format_of(kind: str) -> str:
@@ -185,7 +185,7 @@ def _no_constant(name: str) -> Any:
 
 
 _TITLES = {"hardware": "hardware profile"}
-"""What an error calls a kind of file, if not by the name in its format."""
+"""The name of a kind of file in errors, if not the one in its format."""
 
 
 def check_format(data: object, kind: str, source: str | None = None) -> None:

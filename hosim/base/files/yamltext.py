@@ -124,7 +124,7 @@ _Dumper.add_multi_representer(
 )  # a text of numpy
 
 Unwritable = yaml.representer.RepresenterError
-"""What :func:`dump` raises for a value that has no form in YAML."""
+"""The error that :func:`dump` raises for a value that has no form in YAML."""
 
 
 def dump(data: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ class WaitingLine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether something waits, and an engine is free."""
+        """Return whether something waits, and an engine is free."""
         return bool(self.pieces) and self.taken < self.engines
 
 
@@ -331,8 +331,8 @@ class Transfers:
         return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])
 
     def is_over(self, k: int, t: int) -> bool:
-        """Whether the plan's cache op ``k``, of tensor ``t``, has ended; one of a tensor that was
-        released before does nothing.
+        """Return whether the plan's cache op ``k``, of tensor ``t``, has ended; one of a tensor
+        that was released before does nothing.
         """
         return k in self.done or (
             t in self.dead and all([move.k != k for move in self.pending.get(t, ())])

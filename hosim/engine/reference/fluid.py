@@ -19,7 +19,7 @@ from hosim.analysis.costmodel.transfers import Link, crossed_fabrics, max_min_ra
 from hosim.hardware import Channel, Hardware
 
 Steps = Generator[simpy.Event, Any, Any]
-"""What a SimPy process does."""
+"""The steps of a SimPy process."""
 
 
 class Nanoseconds(simpy.Environment):
@@ -146,7 +146,7 @@ class DeviceRates:
 
 
 Pattern = tuple[tuple[tuple[int, ...], ...], ...]
-"""What flows on each device of each host, by the numbers of what it crosses."""
+"""The flows on each device of each host, by the numbers of the links that they cross."""
 
 KEPT_RATES = 10_000
 """Patterns whose rates are kept."""

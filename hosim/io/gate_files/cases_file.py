@@ -63,7 +63,7 @@ CASE: Options = tuple(
         ),
     )
 )
-"""What a case asks; what is left out is ``None``, a flag false."""
+"""The question of a case; a key that is left out is ``None``, a flag false."""
 
 
 def _key(option: Option) -> Any:

@@ -6,58 +6,126 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 
-@dataclass(frozen=True, slots=True)
-class Decoder:
-    """A decoder language model; fields as in the public ``config.json`` files, where those have
-    them.
+@dataclass(frozen=True, kw_only=True)
+class NormSizes:
+    """The norms of a decoder, and what they read.
 
-    Layers: ``kinds`` has for each kind of layer the fields in which it differs from the others,
-    ``pattern`` which kind each layer is (it repeats); without them all layers are alike but for the
-    fields that say otherwise. ``mixer`` is what mixes tokens: ``attention``, one of
-    :data:`hosim.io.models.mixers.MIXERS`, attention beside Mamba-2 (``attention+mamba2``), or
-    ``none``; ``has_mlp``: whether an MLP or a mixture follows.
-
-    Norms: ``norm`` is ``rms``, ``layer``, ``layer_without_bias``, or one of the first two
+    ``norm`` is ``rms``, ``layer``, ``layer_without_bias``, or one of the first two
     ``without_weight``. ``pre_norms``: attention and MLP read a norm. ``post_norms``: what they add
     has a norm (Gemma; OLMo-2 has these alone). ``parallel_block``: attention and MLP read the same
     input, with ``shared_norm`` through one norm (Phi-2, Falcon). ``qk_norm``: queries and keys have
     a norm, which ``qk_norm_over`` is over a ``head``, with weights of its own for ``each`` of them
     or without any (``plain``), or over ``all`` heads together. ``embedding_norm``: the embedding
     has one (BLOOM). ``sub_norms``: what the last product of attention and of the MLP reads has one
-    (BitNet).
+    (BitNet). ``value_norm``: values have a norm without weights.
+    """
 
-    Positions: ``positions`` are ``rotary`` (over the first ``rotary_width`` of a head; 0: all of
-    it), ``learned`` (a table of ``max_position_embeddings`` and ``extra_positions`` rows),
-    ``alibi`` (a slope for each head, inside the kernel of attention) or ``none``.
-    ``max_position_embeddings`` 0: no limit.
+    norm: str = "rms"
+    pre_norms: bool = True
+    post_norms: bool = False
+    sub_norms: bool = False
+    parallel_block: bool = False
+    shared_norm: bool = False
+    qk_norm: bool = False
+    qk_norm_over: str = "head"
+    value_norm: bool = False
+    embedding_norm: bool = False
 
-    Products: ``gated_mlp``: an MLP is ``down(act(gate) * up)``, else ``down(act(up))``.
+
+@dataclass(frozen=True, kw_only=True)
+class ProductSizes:
+    """The products of a decoder's layers.
+
+    ``gated_mlp``: an MLP is ``down(act(gate) * up)``, else ``down(act(up))``.
     ``fused_projections``: queries, keys and values are one product, and so are gate and up;
     ``fused_gate_up``: these alone. ``qkv_bias``, ``out_bias``, ``mlp_bias``, ``head_bias`` and
     ``expert_bias`` (router and experts): which of them have biases.
+    """
 
-    Attention: ``sliding_window``: how many keys a query sees, itself among them, and how many the
-    cache holds; 0: all. Each ``full_attention_every``-th layer sees all (0: none).
-    ``attention_sinks``: each head has a learned score beside those of its keys. ``kv_lora_rank`` 0:
-    heads of keys and values; else latent attention, whose queries have a latent of their own unless
-    ``q_lora_rank`` is 0. ``attention_gate``: the result is multiplied by the sigmoid of a part of
-    the product of ``queries`` (Qwen3-Next), of a product of its ``own``, or of a number that such a
-    product has for each of the ``heads``. ``v_head_dim`` of heads: the width of values where it is
-    another (0: it is not). ``keys_are_values``: one product makes both. ``index_topk``: how many
-    latents a query sees, which ``index_n_heads`` of ``index_head_dim`` choose (DeepSeek-V3.2); 0:
-    all. ``value_norm``: values have a norm without weights. ``shares_keys``: keys and values are
-    those of the last layer before with such a window that makes some (Gemma 4). ``output_rank``:
-    attention is that of :mod:`hosim.io.models.compressed_attention`, with an entry for each
-    ``compress_rate`` tokens (0: only a window), and its last product is two, of which the first is
-    one of ``output_groups`` of heads each. ``streams``: see :mod:`hosim.io.models.decoder`,
-    or with a ``laurel_rank`` :mod:`hosim.io.models.decoder`.
+    gated_mlp: bool = True
+    hidden_act: str = "silu"
+    fused_projections: bool = False
+    fused_gate_up: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    expert_bias: bool = False
 
-    Linear mixers: ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of
-    its elements, in ``state_groups`` that share keys; a convolution over ``conv_kernel`` tokens
-    before (:mod:`hosim.io.models.mixers`).
 
-    Experts: ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any
-    case. ``router``: its scores are a ``softmax`` or a ``sigmoid`` each; empty: a softmax where
+@dataclass(frozen=True, kw_only=True)
+class AttentionSizes:
+    """The attention of a decoder, and the positions of its tokens.
+
+    ``positions`` are ``rotary`` (over the first ``rotary_width`` of a head; 0: all of it),
+    ``learned`` (a table of ``max_position_embeddings`` and ``extra_positions`` rows), ``alibi`` (a
+    slope for each head, inside the kernel of attention) or ``none``. ``max_position_embeddings`` 0:
+    no limit.
+
+    ``sliding_window``: how many keys a query sees, itself among them, and how many the cache holds;
+    0: all. Each ``full_attention_every``-th layer sees all (0: none). ``attention_sinks``: each
+    head has a learned score beside those of its keys. ``kv_lora_rank`` 0: heads of keys and values;
+    else latent attention, whose queries have a latent of their own unless ``q_lora_rank`` is 0.
+    ``attention_gate``: the result is multiplied by the sigmoid of a part of the product of
+    ``queries`` (Qwen3-Next), of a product of its ``own``, or of a number that such a product has
+    for each of the ``heads``. ``v_head_dim`` of heads: the width of values where it is another (0:
+    it is not). ``keys_are_values``: one product makes both. ``index_topk``: how many latents a
+    query sees, which ``index_n_heads`` of ``index_head_dim`` choose (DeepSeek-V3.2); 0: all.
+    ``shares_keys``: keys and values are those of the last layer before with such a window that
+    makes some (Gemma 4). ``output_rank``: attention is that of
+    :mod:`hosim.io.models.compressed_attention`, with an entry for each ``compress_rate`` tokens (0:
+    only a window), and its last product is two, of which the first is one of ``output_groups`` of
+    heads each.
+    """
+
+    positions: str = "rotary"
+    rotary_width: int = 0
+    max_position_embeddings: int = 0
+    extra_positions: int = 0
+    sliding_window: int = 0
+    full_attention_every: int = 0
+    attention_sinks: bool = False
+    attention_gate: str = ""
+    q_lora_rank: int = 0
+    kv_lora_rank: int = 0
+    qk_nope_head_dim: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
+    keys_are_values: bool = False
+    shares_keys: bool = False
+    index_n_heads: int = 0
+    index_head_dim: int = 0
+    index_topk: int = 0
+    compress_rate: int = 0
+    output_groups: int = 0
+    output_rank: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateSizes:
+    """The linear mixers of a decoder.
+
+    ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of its elements,
+    in ``state_groups`` that share keys; a convolution over ``conv_kernel`` tokens before
+    (:mod:`hosim.io.models.mixers`).
+    """
+
+    state_heads: int = 0
+    state_head_dim: int = 0
+    state_size: int = 0
+    state_groups: int = 0
+    state_norm: bool = True
+    state_bias: bool = False
+    conv_kernel: int = 0
+    conv_bias: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpertSizes:
+    """The experts of a decoder.
+
+    ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case.
+    ``router``: its scores are a ``softmax`` or a ``sigmoid`` each; empty: a softmax where
     ``n_group`` is 0 (Qwen3), else sigmoid scores and groups of experts (DeepSeek-V3).
     ``router_correction``: what is added to scores before the choice is a ``buffer``, a
     ``parameter``, or nothing (``none``); empty: as DeepSeek-V3 has it, a buffer beside a sigmoid.
@@ -68,6 +136,39 @@ class Decoder:
     as the hidden state).
 
     ``mixture_beside``: a layer has an MLP and a mixture beside each other (Gemma 4).
+    """
+
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
+    n_shared_experts: int = 0
+    first_k_dense_replace: int = 0
+    n_group: int = 0
+    router: str = ""
+    router_correction: str = ""
+    router_fp32: bool = False
+    shared_intermediate_size: int = 0
+    shared_expert_gate: bool = False
+    moe_latent_size: int = 0
+    mixture_beside: bool = False
+
+    @property
+    def shared_width(self) -> int:
+        """The width of the expert that all tokens pass; 0: there is none."""
+        return self.shared_intermediate_size or self.n_shared_experts * self.moe_intermediate_size
+
+
+@dataclass(frozen=True)
+class Decoder(NormSizes, ProductSizes, AttentionSizes, StateSizes, ExpertSizes):
+    """A decoder language model; fields as in public ``config.json`` files, where those have them.
+
+    Layers: ``kinds`` has for each kind of layer the fields in which it differs from the others,
+    ``pattern`` which kind each layer is (it repeats); without them all layers are alike but for the
+    fields that say otherwise. ``mixer`` is what mixes tokens: ``attention``, one of
+    :data:`hosim.io.models.mixers.MIXERS`, attention beside Mamba-2 (``attention+mamba2``), or
+    ``none``; ``has_mlp``: whether an MLP or a mixture follows.
+
+    ``streams``, also with a ``laurel_rank``: see :mod:`hosim.io.models.decoder`.
 
     ``layer_input_size``: each layer has an input so wide of its own, from a table of
     ``layer_input_vocab`` entries; 0: none. ``embedding_scale``: the embedding is multiplied by a
@@ -85,40 +186,7 @@ class Decoder:
     vocab_size: int
     head_dim: int
     tie_word_embeddings: bool = False
-    gated_mlp: bool = True
     dropout: float = 0.0
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    sliding_window: int = 0
-    num_experts: int = 0
-    num_experts_per_tok: int = 0
-    moe_intermediate_size: int = 0
-    n_shared_experts: int = 0
-    first_k_dense_replace: int = 0
-    n_group: int = 0
-    router_fp32: bool = False
-    q_lora_rank: int = 0
-    kv_lora_rank: int = 0
-    qk_nope_head_dim: int = 0
-    qk_rope_head_dim: int = 0
-    v_head_dim: int = 0
-    norm: str = "rms"
-    post_norms: bool = False
-    parallel_block: bool = False
-    shared_norm: bool = False
-    embedding_norm: bool = False
-    positions: str = "rotary"
-    rotary_width: int = 0
-    max_position_embeddings: int = 0
-    extra_positions: int = 0
-    hidden_act: str = "silu"
-    fused_projections: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-    head_bias: bool = False
-    expert_bias: bool = False
-    full_attention_every: int = 0
-    attention_sinks: bool = False
     embedding_scale: bool = False
     final_softcap: bool = False
     embedding_dropout: float = 0.0
@@ -126,82 +194,17 @@ class Decoder:
     names: str = "llama"
     mixer: str = "attention"
     has_mlp: bool = True
-    pre_norms: bool = True
-    sub_norms: bool = False
-    qk_norm_over: str = "head"
-    fused_gate_up: bool = False
-    attention_gate: str = ""
-    keys_are_values: bool = False
-    index_n_heads: int = 0
-    index_head_dim: int = 0
-    index_topk: int = 0
-    router: str = ""
-    router_correction: str = ""
-    shared_intermediate_size: int = 0
-    shared_expert_gate: bool = False
-    moe_latent_size: int = 0
-    mixture_beside: bool = False
-    shares_keys: bool = False
-    compress_rate: int = 0
-    output_groups: int = 0
-    output_rank: int = 0
     streams: int = 0
     laurel_rank: int = 0
-    value_norm: bool = False
     layer_input_size: int = 0
     layer_input_vocab: int = 0
-    conv_kernel: int = 0
-    conv_bias: bool = False
-    state_heads: int = 0
-    state_groups: int = 0
-    state_size: int = 0
-    state_head_dim: int = 0
-    state_norm: bool = True
-    state_bias: bool = False
     kinds: tuple[tuple[tuple[str, int | bool | str], ...], ...] = ()
     pattern: tuple[int, ...] = ()
 
-    @property
-    def shared_width(self) -> int:
-        """The width of the expert that all tokens pass; 0: there is none."""
-        return self.shared_intermediate_size or self.n_shared_experts * self.moe_intermediate_size
 
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The settings of a run of a model, on one device.
-
-    ``phase``: ``train`` (forward, backward, optimizer), ``forward``, or for a decoder ``prefill``
-    (a prompt of ``sequence`` tokens) and ``decode`` (the next token, with ``context`` tokens in the
-    cache, itself among them). ``layers``: how many to take of the model (none: all); the other
-    parts are whole.
-    ``attention``: see :data:`hosim.io.models.attention.MODES`. ``attention_kernel``: whose kernel
-    attention of a training step is: of FlashAttention or its version in Triton (``flash1``), or of
-    FlashAttention-2, as in torch (``flash2``); none: that of inference engines, which has Hopper's
-    own instructions.
-    ``fused``: norms, rotary positions and gates are one kernel each.
-    ``merged``: kernels are those of inference engines (:mod:`hosim.io.models.engine_layer`).
-    ``checkpoint``: keep only each layer's input for backward; ``checkpoint_layers``: so of the
-    first layers alone; ``selective``: keep the results of products, attention and collectives, too,
-    and run only the other ops again; ``every_other_product``: of a layer's products only the first,
-    the third and so on, as torchtitan does. ``kept_dtype``: how a layer's input is packed while it
-    is kept (none: not at all), as a cache is: it is packed once the layer has read it, and unpacked
-    before the layer runs again. ``recompute_attention``: attention alone is computed again, from
-    queries, keys and values (Megatron-LM's selective recomputation). ``logits`` of a prefill: of
-    the ``last`` position or of ``all``.
-    ``loss`` of a training step: ``whole`` as eager torch computes it, whose fp32 copies of all
-    logits are kept; ``compiled``: one kernel each way, of which logits and a sum for each row are
-    kept; ``chunked``: head, loss and their gradients together, for a chunk of the rows at a time
-    (:func:`hosim.io.models.functions.chunked_loss`).
-    ``cache``: whether a prefill writes the keys and values. ``optimizer``: ``adamw`` (fp32 moments,
-    and fp32 parameters beside those in a narrower dtype) or ``none``. ``states_dtype``: moments in
-    ``bf16`` or ``int8`` (8-bit Adam), and no fp32 parameters. ``foreach``: each part of the update
-    for all parameters before the next part (:mod:`hosim.io.models.optimizer`). ``main_gradients``:
-    those of parameters are added to fp32 ones, which outlive the step.
-
-    ``lora_rank``: in training only adapters learn, two narrow products beside each projection that
-    ``lora_modules`` names, with '/' between the names (none: all but those of routed experts). All
-    other parameters are frozen, without gradients and states, and may be packed (``weights``).
+@dataclass(frozen=True, kw_only=True)
+class ParallelRun:
+    """The devices that run a program together. The graph is that of one of them.
 
     ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the
     layers; the graph is that of one device, of the pipeline stage ``stage``. ``stage_layers``: how
@@ -223,19 +226,10 @@ class Run:
 
     ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add
     up (none: as many as there are pipeline stages). ``schedule`` is the order of their passes in a
-    stage (:mod:`hosim.io.models.pipeline_schedule`), ``chunks`` in how many parts an interleaved one
-    cuts the layers of a device. ``tied``: as one of stages that run together (docs/contract.md,
+    stage (:mod:`hosim.io.models.pipeline_schedule`), ``chunks`` in how many parts an interleaved
+    one cuts the layers of a device. ``tied``: as one of stages that run together (docs/contract.md,
     rule 21): what is sent and received has a message, on streams of their own, ``send`` and
     ``recv``; a receive comes after what the device has computed before it.
-
-    ``weights``: how the products of layers have their weights (none: in ``dtype``;
-    :mod:`hosim.io.models.packed`), in groups of ``group``; ``packed``: ``all`` of them, or those of
-    ``experts`` (none: of experts in ``mxfp4``, as gpt-oss; else all). ``activations``: what their
-    other operand is rounded to. ``cache_dtype``: how a cache of heads is packed.
-
-    ``products``: the dtype that the products of layers and of experts are computed in, in training
-    (none: ``dtype``; ``fp8``: both operands, and the gradients of results, are rounded to it, as
-    Transformer Engine does).
 
     ``sync_each_batch``: whether devices reduce the gradients of each micro-batch (``zero`` 2 and
     3); if not, as accelerate does by default, each keeps whole gradients, which add up, and they
@@ -246,52 +240,8 @@ class Run:
     gathered ``prefetch`` ahead, and again in the backward pass unless they are not resharded
     (``reshard``); shards of parameters live in ``shards_home``, and ``main_gradients`` are reduced
     in fp32.
-
-    ``chosen_experts``: with it each expert has tensors and ops of its own, and one step is taken to
-    choose so many of each layer. ``kv_block``: with it attention is over blocks of so many tokens.
-    A decoding step finds its cache in them: the first ``sink_blocks`` and the last
-    ``window_blocks``, the one being written among them, are in the device tier and always read; of
-    the older ones, which live in ``cache_home``, ``chosen_blocks``. A prompt writes its whole
-    cache, and each of its queries reads so many blocks.
-
-    ``optimizer_on``, ``experts_on``, ``attention_on``: tiers whose processor runs the optimizer,
-    the routed experts, or the attention of a decoding step (docs/contract.md, rule 20); what only
-    these read lives there unless its home says otherwise. ``device/TIER`` leaves it to the plan
-    whether that is the device or the processor of the tier, as ``layers_on`` does for every layer
-    of an inference, the embedding and the head. ``optimizer_share``: which share of the parameters,
-    the first ones, the optimizer updates there; it updates the others on the device, where their
-    states live. ``update`` says when such an optimizer runs: see
-    :mod:`hosim.io.models.optimizer`.
-
-    ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and
-    the cache live; none: the device tier.
     """
 
-    phase: str = "prefill"
-    batch: int = 1
-    sequence: int = 4096
-    context: int = 4096
-    layers: int | None = None
-    dtype: str = "bf16"
-    attention: str = "causal"
-    attention_kernel: str | None = None
-    fused: bool = False
-    merged: bool = False
-    checkpoint: bool = False
-    checkpoint_layers: int | None = None
-    selective: bool = False
-    every_other_product: bool = False
-    recompute_attention: bool = False
-    kept_dtype: str | None = None
-    logits: str = "last"
-    cache: bool = True
-    loss: str = "whole"
-    optimizer: str = "adamw"
-    states_dtype: str | None = None
-    foreach: bool = False
-    main_gradients: bool = False
-    lora_rank: int | None = None
-    lora_modules: str | None = None
     tensor: int = 1
     expert: int = 1
     pipeline: int = 1
@@ -306,57 +256,16 @@ class Run:
     schedule: str = "1f1b"
     chunks: int = 1
     tied: bool = False
-    weights: str | None = None
-    group: int | None = None
-    packed: str | None = None
-    activations: str | None = None
-    cache_dtype: str | None = None
-    products: str | None = None
     data: int = 1
     zero: int = 0
     reshard: bool = True
     prefetch: int = 1
     shards_home: str | None = None
-    chosen_experts: int | None = None
-    kv_block: int | None = None
-    sink_blocks: int = 1
-    window_blocks: int = 2
-    chosen_blocks: int = 4
-    optimizer_on: str | None = None
-    optimizer_share: float = 1.0
-    update: str = "synchronous"
-    experts_on: str | None = None
-    attention_on: str | None = None
-    layers_on: str | None = None
-    states_home: str | None = None
-    experts_home: str | None = None
-    cache_home: str | None = None
-
-    @property
-    def training(self) -> bool:
-        """Return whether there is a backward pass."""
-        return self.phase == "train"
-
-    def checkpoints(self, layer: int) -> bool:
-        """Return whether only the input of a layer is kept for backward."""
-        return self.checkpoint and (
-            self.checkpoint_layers is None or layer < self.checkpoint_layers
-        )
-
-    @property
-    def own_tokens(self) -> int:
-        """Tokens of one sequence that the device has between layers."""
-        return self.tokens // self.tensor if self.sequence_parallel else self.tokens
 
     @property
     def micro_batches_of_step(self) -> int:
         """The micro-batches of a training step."""
         return self.pipeline if self.micro_batches is None else self.micro_batches
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of one sequence that pass through the device's layers."""
-        return 1 if self.phase == "decode" else self.sequence // self.context_parallel
 
     @property
     def replicas(self) -> int:
@@ -367,6 +276,174 @@ class Run:
     def devices(self) -> int:
         """All devices that run the program together."""
         return self.tensor * self.pipeline * max(self.replicas, self.expert)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericsOfRun:
+    """What numbers are kept and computed in: ``dtype``, where nothing else is said.
+
+    ``weights``: how the products of layers have their weights (none: in ``dtype``;
+    :mod:`hosim.io.models.packed`), in groups of ``group``; ``packed``: ``all`` of them, or those of
+    ``experts`` (none: of experts in ``mxfp4``, as gpt-oss; else all). ``activations``: what their
+    other operand is rounded to. ``cache_dtype``: how a cache of heads is packed.
+
+    ``products``: the dtype that the products of layers and of experts are computed in, in training
+    (none: ``dtype``; ``fp8``: both operands, and the gradients of results, are rounded to it, as
+    Transformer Engine does).
+    """
+
+    dtype: str = "bf16"
+    weights: str | None = None
+    group: int | None = None
+    packed: str | None = None
+    activations: str | None = None
+    cache_dtype: str | None = None
+    products: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputedRun:
+    """The activations that backward reads, and those that are computed again for it.
+
+    ``checkpoint``: keep only each layer's input for backward; ``checkpoint_layers``: so of the
+    first layers alone; ``selective``: keep the results of products, attention and collectives, too,
+    and run only the other ops again; ``every_other_product``: of a layer's products only the first,
+    the third and so on, as torchtitan does. ``kept_dtype``: how a layer's input is packed while it
+    is kept (none: not at all), as a cache is: it is packed once the layer has read it, and unpacked
+    before the layer runs again. ``recompute_attention``: attention alone is computed again, from
+    queries, keys and values (Megatron-LM's selective recomputation).
+    """
+
+    checkpoint: bool = False
+    checkpoint_layers: int | None = None
+    selective: bool = False
+    every_other_product: bool = False
+    recompute_attention: bool = False
+    kept_dtype: str | None = None
+
+    def checkpoints(self, layer: int) -> bool:
+        """Return whether only the input of a layer is kept for backward."""
+        return self.checkpoint and (
+            self.checkpoint_layers is None or layer < self.checkpoint_layers
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpdateOfRun:
+    """The loss and the update of a training step.
+
+    ``loss`` of a training step: ``whole`` as eager torch computes it, whose fp32 copies of all
+    logits are kept; ``compiled``: one kernel each way, of which logits and a sum for each row are
+    kept; ``chunked``: head, loss and their gradients together, for a chunk of the rows at a time
+    (:func:`hosim.io.models.functions.chunked_loss`). ``optimizer``: ``adamw`` (fp32 moments, and
+    fp32 parameters beside those in a narrower dtype) or ``none``. ``states_dtype``: moments in
+    ``bf16`` or ``int8`` (8-bit Adam), and no fp32 parameters. ``foreach``: each part of the update
+    for all parameters before the next part (:mod:`hosim.io.models.optimizer`). ``main_gradients``:
+    those of parameters are added to fp32 ones, which outlive the step.
+
+    ``lora_rank``: in training only adapters learn, two narrow products beside each projection that
+    ``lora_modules`` names, with '/' between the names (none: all but those of routed experts). All
+    other parameters are frozen, without gradients and states, and may be packed (``weights``).
+    """
+
+    loss: str = "whole"
+    optimizer: str = "adamw"
+    states_dtype: str | None = None
+    foreach: bool = False
+    main_gradients: bool = False
+    lora_rank: int | None = None
+    lora_modules: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HomesOfRun:
+    """Where parts of a model live, and on which processor they run.
+
+    ``optimizer_on``, ``experts_on``, ``attention_on``: tiers whose processor runs the optimizer,
+    the routed experts, or the attention of a decoding step (docs/contract.md, rule 20); what only
+    these read lives there unless its home says otherwise. ``device/TIER`` leaves it to the plan
+    whether that is the device or the processor of the tier, as ``layers_on`` does for every layer
+    of an inference, the embedding and the head. ``optimizer_share``: which share of the parameters,
+    the first ones, the optimizer updates there; it updates the others on the device, where their
+    states live. ``update`` says when such an optimizer runs: see :mod:`hosim.io.models.optimizer`.
+
+    ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and
+    the cache live; none: the device tier.
+    """
+
+    optimizer_on: str | None = None
+    optimizer_share: float = 1.0
+    update: str = "synchronous"
+    experts_on: str | None = None
+    attention_on: str | None = None
+    layers_on: str | None = None
+    states_home: str | None = None
+    experts_home: str | None = None
+    cache_home: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionOfRun:
+    """The kernels of attention, the cache that they read, and chosen experts.
+
+    ``attention``: see :data:`hosim.io.models.attention.MODES`. ``attention_kernel``: whose kernel
+    attention of a training step is: of FlashAttention or its version in Triton (``flash1``), or of
+    FlashAttention-2, as in torch (``flash2``); none: that of inference engines, which has Hopper's
+    own instructions. ``cache``: whether a prefill writes the keys and values.
+
+    ``chosen_experts``: with it each expert has tensors and ops of its own, and one step is taken to
+    choose so many of each layer. ``kv_block``: with it attention is over blocks of so many tokens.
+    A decoding step finds its cache in them: the first ``sink_blocks`` and the last
+    ``window_blocks``, the one being written among them, are in the device tier and always read; of
+    the older ones, which live in ``cache_home``, ``chosen_blocks``. A prompt writes its whole
+    cache, and each of its queries reads so many blocks.
+    """
+
+    attention: str = "causal"
+    attention_kernel: str | None = None
+    cache: bool = True
+    chosen_experts: int | None = None
+    kv_block: int | None = None
+    sink_blocks: int = 1
+    window_blocks: int = 2
+    chosen_blocks: int = 4
+
+
+@dataclass(frozen=True)
+class Run(ParallelRun, NumericsOfRun, RecomputedRun, UpdateOfRun, HomesOfRun, AttentionOfRun):
+    """The settings of a run of a model, on one device.
+
+    ``phase``: ``train`` (forward, backward, optimizer), ``forward``, or for a decoder ``prefill``
+    (a prompt of ``sequence`` tokens) and ``decode`` (the next token, with ``context`` tokens in the
+    cache, itself among them). ``layers``: how many to take of the model (none: all); the other
+    parts are whole. ``fused``: norms, rotary positions and gates are one kernel each. ``merged``:
+    kernels are those of inference engines (:mod:`hosim.io.models.engine_layer`). ``logits`` of a
+    prefill: of the ``last`` position or of ``all``.
+    """
+
+    phase: str = "prefill"
+    batch: int = 1
+    sequence: int = 4096
+    context: int = 4096
+    layers: int | None = None
+    fused: bool = False
+    merged: bool = False
+    logits: str = "last"
+
+    @property
+    def training(self) -> bool:
+        """Return whether there is a backward pass."""
+        return self.phase == "train"
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens of one sequence that the device has between layers."""
+        return self.tokens // self.tensor if self.sequence_parallel else self.tokens
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one sequence that pass through the device's layers."""
+        return 1 if self.phase == "decode" else self.sequence // self.context_parallel
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,7 +501,7 @@ def first_layers(count: int, run: Run) -> range:
 
 
 def layers_of_all(config: Layered, run: Run) -> int:
-    """How many layers all pipeline stages have together."""
+    """The number of layers of all pipeline stages together."""
     return config.num_hidden_layers if run.layers is None else run.layers
 
 

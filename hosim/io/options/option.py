@@ -1,5 +1,5 @@
-"""What a question can be asked with, declared once: name, type, range, default, help, and what it
-needs and excludes.
+"""The options of questions, declared once: name, type, range, default, help, and what each needs
+and excludes.
 
 From an :class:`Option` follow the option of a command, the keyword of a public function with its
 check and its entry in the docstring (:func:`keywords`), the key of a case of the gate, and the

@@ -322,7 +322,7 @@ OPTIONS: Mapping[str, Option] = _table(
         "price",
         of=float,
         metavar="P",
-        help="What a device costs an hour: adds what a million tokens cost (or a step).",
+        help="The price of a device per hour: adds the cost of a million tokens (or of a step).",
         about="What a device costs an hour, in any currency; ``None``: as the profile's "
         "``price_per_hour`` says. With one, ``frame`` has what a step costs, and a million tokens.",
     ),

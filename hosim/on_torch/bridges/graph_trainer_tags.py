@@ -116,7 +116,7 @@ class GraphTrainerOffload:
         return gm
 
     def _passes(self, gm: GraphModule, marked: Collection[str], config: Any) -> GraphModule:
-        """What torchtitan's passes make of a graph with these tags."""
+        """The program that torchtitan's passes make of a graph with these tags."""
         module = GraphModule(gm, deepcopy(gm.graph))
         _tag(module, marked)
         self._offload.apply_cpu_offload_pass(

@@ -146,7 +146,7 @@ def _offload(
 
 
 def _can_be_marked(forward: GraphModule, program: TorchProgram, outputs: int) -> list[str]:
-    """What torch can offload of what is saved: a storage that is saved once."""
+    """The saved tensors that torch can offload: those whose storage is saved once."""
     returned = forward.graph.output_node().args[0]
     places = [program.tensor_of.get(node.name) for node in returned if isinstance(node, Node)]
     inputs = {program.tensor_of.get(n.name) for n in forward.graph.find_nodes(op="placeholder")}

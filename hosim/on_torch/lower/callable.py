@@ -188,8 +188,8 @@ class OffloadedModel:
 
     @property
     def segments(self) -> int:
-        """How many calls launch the ops of the program that ran last, with ``graphs=True``; 0 where
-        each op is launched by itself (:attr:`no_segments`).
+        """The number of calls that launch the ops of the program that ran last, with
+        ``graphs=True``; 0 where each op is launched by itself (:attr:`no_segments`).
         """
         made = self.executor.segments
         return 0 if made is None else made.count
@@ -329,7 +329,7 @@ class OffloadedModel:
 
 
 def _forgotten(running: Sequence[Executor], guard: Guard) -> None:
-    """What :meth:`OffloadedModel.close` does, for models that are garbage collected."""
+    """The work of :meth:`OffloadedModel.close`, for models that are garbage collected."""
     with contextlib.suppress(HosimError):
         running[0].close()
     guard.release()

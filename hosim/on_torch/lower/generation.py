@@ -41,7 +41,7 @@ from hosim.on_torch.lower.two_traces import require_own_results
 from hosim.result import Result
 
 _FORMER = "past_key_values"
-"""What transformers before 5.24 calls a model's cache, in arguments and results. Later versions
+"""The name of a model's cache in arguments and results of transformers before 5.24. Later versions
 take it, too.
 """
 

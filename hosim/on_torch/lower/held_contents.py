@@ -1,5 +1,5 @@
-"""What plain values, containers, arrays and random generators hold, to be compared and put back.
-Imports torch.
+"""The contents of plain values, containers, arrays and random generators, to be compared and put
+back. Imports torch.
 """
 
 import array
@@ -61,7 +61,9 @@ MISSING = object()
 MANY = 10_000
 """For a container with more items only their number is watched."""
 DEPTH = 6
-"""How deep in one another containers are compared; below, an object counts by which one it is."""
+"""The depth to which containers are compared; below it, objects are equal only if they are the same
+one.
+"""
 
 
 def plain(value: Any, depth: int = 0) -> Any:

@@ -18,7 +18,7 @@ ANY = "*"
 _OF_ALL_ATTRIBUTES = frozenset(("vars", "__dict__", "__getattribute__"))
 """Names by which code reads all attributes of an object."""
 _BY_NAME = {"getattr": 2, "hasattr": 2, "attrgetter": 1, "methodcaller": 1}
-"""Which argument of a function is the name of an attribute."""
+"""The position of the argument of a function that is the name of an attribute."""
 _OF_TEXTS = frozenset(("eval", "exec"))
 """Functions that run a text, which names what it likes."""
 

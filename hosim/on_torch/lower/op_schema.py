@@ -1,4 +1,4 @@
-"""What torch says of its ops beforehand. Imports torch."""
+"""Facts about ops that torch declares beforehand. Imports torch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

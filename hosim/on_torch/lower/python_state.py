@@ -38,7 +38,7 @@ _ASK_FOR_FILES = (
     *((os, name) for name in ("stat", "lstat", "access", "listdir", "scandir")),
 )
 _LOOKED: tuple[Any, ...] = (DataDependentOutputException, GuardOnDataDependentSymNode)
-"""What torch raises where code looks at the contents of a fake tensor."""
+"""The errors that torch raises where code looks at the contents of a fake tensor."""
 
 
 @contextmanager

@@ -142,7 +142,7 @@ class Reached:
 
     def __init__(self, model: torch.nn.Module, functions: dict[str, Any]) -> None:
         self.leaves: list[Made] = []
-        """What the last trace left (:meth:`left`)."""
+        """The values that the last trace left (:meth:`left`)."""
         self._names: set[str] = set()
         while True:
             known = len(self._names)

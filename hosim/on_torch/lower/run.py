@@ -114,7 +114,7 @@ class Executor:
 
     @property
     def segments(self) -> Segments | None:
-        """What launches segments of ops as one, if they are not launched one by one."""
+        """The launcher of segments of ops, if ops are not launched one by one."""
         return self.recorder.segments
 
     # -- what is there between runs

@@ -54,7 +54,7 @@ class Segments:
 
     @property
     def count(self) -> int:
-        """How many segments there are."""
+        """The number of segments."""
         return len(self._graph_of)
 
     def take(self, given: Mapping[str, Any]) -> None:

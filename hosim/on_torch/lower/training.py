@@ -82,7 +82,7 @@ off.
 Loss = Callable[[torch.nn.Module, Mapping[str, Any]], Any]
 
 Exchanges = Replicas | Shards
-"""What a step sends to other processes."""
+"""The exchange of a step with other processes."""
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ class Space:
 
     @cached_property
     def movable(self) -> Mapping[int, Movable]:
-        """What may move, by tensor."""
+        """The moves that are allowed, by tensor."""
         return {movable.tensor: movable for movable in self.movables}
 
     @cached_property

@@ -25,8 +25,8 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse,
 from hosim.planner.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
 
 _SLOW = (0.7, 1.0, 0.4, 1.4)
-"""What transfer times are multiplied with, in turn. Below 1: a step that transfers stretch has that
-much more time for them.
+"""The factors of transfer times, in turn. Below 1: a step that transfers stretch has that much more
+time for them.
 """
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
@@ -178,7 +178,7 @@ def drawing(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def _drawn(search: Search, problem: Problem) -> Choices:
-    """What a sweep finds over some of the gaps, within about the budget and by drawn weights."""
+    """The choices of a sweep over some of the gaps, within about the budget, by drawn weights."""
     rng = search.rng
     share = rng.uniform(*_PART)
     left = tuple([gap for gap in problem.gaps if rng.random() < share])

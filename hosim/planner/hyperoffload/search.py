@@ -100,7 +100,7 @@ class PlannedGraph:
         self.spread = False
         """Whether even spreads were tried."""
         self.selection: Selection | None = None
-        """What the first sweep found: the judgement of gaps for plans that began elsewhere."""
+        """The result of the first sweep: the judgement of gaps for plans that began elsewhere."""
         self._simulator: PlanSimulator | None = None
 
     @cached_property

@@ -38,7 +38,7 @@ from hosim.planner.schedule.tiers_below import (
 )
 
 _ATTEMPTS = 64
-"""How often one op may ask for room before it is told that there is none."""
+"""The number of times that an op may ask for room before it is told that there is none."""
 
 
 Beside = Callable[[int], Iterable[int]]
@@ -129,7 +129,7 @@ def _returns(
 
 
 class _OpColumns(NamedTuple):
-    """What is asked of every op, by position: objects would be made for each."""
+    """The fields that are read of every op, by position: objects would be made for each."""
 
     uses: list[tuple[int, ...]]
     reads: list[tuple[int, ...]]

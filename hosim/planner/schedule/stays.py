@@ -187,7 +187,7 @@ class Stays:
 
 
 _MADE = -2
-"""What stands for the stay before the first one of a tensor that an op makes."""
+"""The number that stands for the stay before the first one of a tensor that an op makes."""
 
 
 # -- where tensors start a step that is one of many, under a runtime that keeps what it uses first

@@ -35,7 +35,7 @@ from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_be
 from hosim.policies.own.layerwise import WEIGHTS, visits
 
 LATER = (BACKWARD, RECOMPUTE)
-"""What names of ops of the backward pass begin with."""
+"""The prefix of the names of ops of the backward pass."""
 
 
 def plan(

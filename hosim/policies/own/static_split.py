@@ -51,7 +51,7 @@ from hosim.planner.schedule.tiers_below import (
 )
 
 _LATER = 4
-"""What ops ahead are divided by where too little room is left for what is fetched so far ahead."""
+"""The divisor of the ops ahead where there is too little room for tensors fetched so far ahead."""
 
 
 class GroupShares(TypedDict, total=False):

@@ -135,7 +135,7 @@ def recorded_widget(ops: Sequence[DrawnOp], unexplained: Sequence[Span]) -> str:
         "far": [(g, i) for _, g, i in sorted(far)],
     }
     says = (
-        "Of each stream the recorded ops stand above the simulated ones; a click on an op "
+        "For each stream the recorded ops stand above the simulated ones; a click on an op "
         "marks it in both."
     )
     if spans:

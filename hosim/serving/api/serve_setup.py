@@ -59,7 +59,7 @@ def unlike_prefill(
 def about_prefill(
     first: ModelledIterations, instances: int, blocks: int, block_tokens: int
 ) -> dict[str, Any]:
-    """What a result says of them."""
+    """The engines that prefill, as a result shows them."""
     return {
         "hardware": first.hardware.name,
         "instances": instances,
@@ -228,8 +228,8 @@ def _modelled(
 
 
 def _connected(asked: Given) -> bool:
-    """Whether a connector keeps the cache below the device, too, or sends it to other engines. An
-    engine swaps sequences without one.
+    """Return whether a connector keeps the cache below the device, too, or sends it to other
+    engines. An engine swaps sequences without one.
     """
     if asked.kv is None:
         return bool(asked.prefill_instances)
@@ -240,7 +240,7 @@ def _connected(asked: Given) -> bool:
 def _about(
     asked: Given, modelled: ModelledIterations, limits: EngineLimits, rows: RequestRows
 ) -> dict[str, Any]:
-    """What a result says of the engine."""
+    """The engine, as a result shows it."""
     return {
         "model": modelled.name,
         "hardware": modelled.hardware.name,

@@ -128,7 +128,7 @@ def _served_in_draw(setup: ServeSetup, draw: int) -> Served | None:
 
 
 def is_drawn(setup: ServeSetup) -> bool:
-    """Whether something of the times is drawn: not where they are recorded."""
+    """Return whether something of the times is drawn: not where they are recorded."""
     return isinstance(setup.time_of, ModelledIterations) and setup.time_of.is_drawn
 
 

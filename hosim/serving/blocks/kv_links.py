@@ -18,7 +18,7 @@ from hosim.serving.links import SteppedClock
 from hosim.units import exact_rate, parse_rate
 
 LINKS = "links"
-"""What asks for the links between devices that the profile names."""
+"""The text that asks for the links between devices that the profile names."""
 
 _MOST_WAYS = 4096
 

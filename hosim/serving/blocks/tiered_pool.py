@@ -53,8 +53,7 @@ class TieredPool(BlockPool):
         self.swapped_blocks = 0
         self.not_swapped = 0
         self.reads: SparseReads | None = None
-        """What attention reads of sequences in each step, if blocks that it does not read may be
-        below.
+        """The blocks of sequences that attention reads in each step, if others may be offloaded.
         """
         self.attention_layers = 1
         self.fetched_bytes = 0

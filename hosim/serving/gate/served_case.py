@@ -101,7 +101,7 @@ def explain_served(before: Record, now: Measured, worse: Sequence[MetricVerdict]
 
 
 PARTS = 60
-"""How many equal parts of the time the curve of the cache has."""
+"""The number of equal parts of the time in the curve of the cache."""
 
 _CONTEXT = 1024
 

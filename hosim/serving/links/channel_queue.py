@@ -93,7 +93,7 @@ class ChannelQueue:
 
     @property
     def is_ready(self) -> bool:
-        """Whether something waits, and an engine is free."""
+        """Return whether something waits, and an engine is free."""
         return bool(self.queue) and sum([one.running for one in self.sharing]) < self.engines
 
     def begin(self, now: int, ceiling: Fraction | None = None) -> None:

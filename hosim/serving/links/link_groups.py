@@ -74,10 +74,10 @@ class FlowClass:
 
 
 KEPT_RATES = 10_000
-"""How many of the rates found for some numbers of flows are kept to be found again."""
+"""The number of solved rates, by numbers of flows, that are kept to be found again."""
 
 Flows = tuple[tuple[FlowClass, int], ...]
-"""Which classes flow, and how many flows each has."""
+"""The classes that flow, and the number of flows of each."""
 
 
 class LinkGroup:

@@ -95,7 +95,7 @@ def _told(found: Row) -> str:
 def serving_fit_answer(
     title: str, rows: Sequence[Row], limited: Sequence[str], verdict: str, found: bool
 ) -> Answer:
-    """What a fit found, and the values that it tried."""
+    """The answer of a fit, and the values that it tried."""
     name = next(iter(rows[0]))
     keys = [*[f"{limit.replace('.', '_')}_ns" for limit in limited], "requests_per_s", _TOKENS]
     return Answer(

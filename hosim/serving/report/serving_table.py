@@ -215,8 +215,8 @@ _GROWS = 0.05
 def serving_answer(
     data: Mapping[str, Any], growth: tuple[float, float], next_commands: Commands = ()
 ) -> Answer:
-    """Whether the engine keeps up, and how long answers take: ``growth`` are the requests a second
-    by which the queue grows, and those that arrive.
+    """Return whether the engine keeps up, and how long answers take: ``growth`` are the requests a
+    second by which the queue grows, and those that arrive.
     """
     grows, arrive = growth
     overloaded = arrive > 0 and grows > _GROWS * arrive

@@ -61,7 +61,7 @@ class Request:
         keep_whole(self, InputError, "request")
 
     def block_key(self, block: int, block_tokens: int) -> tuple[int, int, int] | None:
-        """What names the contents of a block of the cache and all before it.
+        """The key of the contents of a block of the cache and of all before it.
 
         These are the number and the id of the prompt's part in which the block ends, and where in
         it the block ends. Without the number, a part whose id stands twice would name two blocks.

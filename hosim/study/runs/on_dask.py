@@ -30,8 +30,8 @@ _PAUSE_S = 0.02
 _AHEAD = 3
 """The number of tasks per thread of the cluster that are sent at a time."""
 _AGAIN = 3
-"""How often a task is sent again after a worker has gone with its result, before anybody had
-fetched it.
+"""The number of times that a task is sent again after a worker has gone with its result, before
+anybody had fetched it.
 """
 
 

@@ -52,8 +52,8 @@ _ALL = "all of these together"
 
 
 def memory_fit(question: Question, tell: Callable[[str], None] = lambda _: None) -> MemoryFit:
-    """Whether the question's step fits its device with everything there, and if not, what would
-    help. The policy and the budget of the question play no part. Raises :class:`InputError`.
+    """Return whether the question's step fits its device with everything there, and if not, what
+    would help. The policy and the budget of the question play no part. Raises :class:`InputError`.
     """
     hardware, graph = question.hardware, question.graph
     alone = resident_step(graph, hardware)

@@ -69,7 +69,7 @@ class ServerFigures:
 
 
 def server_figures(lines: Sequence[str], cache_tokens: float) -> ServerFigures:
-    """What the lines of a server say; its cache has room for ``cache_tokens`` (0: not known).
+    """The figures in the lines of a server; its cache has room for ``cache_tokens`` (0: not known).
 
     >>> line = "Decode batch, #running-req: 8, #token: 4000, gen throughput (token/s): 1000.0,"
     >>> server_figures([line], 0).steps

@@ -141,7 +141,7 @@ explain the rest.
 """
 
 _MORE = 3
-"""How often ops at which errors grow are named as well, if that does not do."""
+"""The number of times that ops at which errors grow are named as well, if that does not help."""
 
 
 @dataclass(frozen=True, slots=True)

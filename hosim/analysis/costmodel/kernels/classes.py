@@ -105,7 +105,7 @@ class KernelClass:
     start: tuple[float, ...]
     limits: tuple[tuple[float, float], ...]
     given: Mapping[str, float]
-    """What the function needs beyond the sizes, the same for all kernels of the class."""
+    """The arguments of the function beyond the sizes, the same for all kernels of the class."""
     tried: Mapping[str, tuple[float, ...]]
     """Constants that a fit tries one by one: the time jumps with them."""
 

@@ -112,15 +112,15 @@ def _flop_in_a_cycle(hardware: Hardware) -> float:
 
 
 def fed_better(hardware: Hardware) -> float:
-    """How many times the FLOP of a multiprocessor in a cycle one does on the measured machine most
-    like this one; 1 where it does no more.
+    """The FLOP of a multiprocessor in a cycle on the measured machine most like this one, as a
+    multiple of those here; 1 where it does no more.
     """
     return max(1.0, _EACH[most_like(hardware)] / _flop_in_a_cycle(hardware))
 
 
 def withheld(hardware: Hardware) -> float:
-    """How many times the FLOP of its products in 16 bits half of those in int8 are, which no vendor
-    slows down: 2 on GeForce cards, 1 on others.
+    """Half the FLOP of its products in int8, which no vendor slows down, as a multiple of those in
+    16 bits: 2 on GeForce cards, 1 on others.
     """
     peaks = hardware.compute.peak_flops
     half = peaks.get("int8", 0) / 2

@@ -1,4 +1,4 @@
-"""How far real times spread about the model's, and draws of what is uncertain."""
+"""The spread of real times about the model's, and draws of what is uncertain."""
 
 from typing import TYPE_CHECKING
 

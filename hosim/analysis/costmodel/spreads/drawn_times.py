@@ -1,4 +1,4 @@
-"""What is uncertain in the times of a workload on a machine, as a small set of factors, and its
+"""The uncertainty in the times of a workload on a machine, as a small set of factors, and its
 draws.
 
 The factors, each with a spread (the standard deviation of the logarithm of real over predicted
@@ -72,7 +72,7 @@ INFERENCE = StepSpread(0.14, 0.28)
 """Steps of inference by such software."""
 
 UNMEASURED_MACHINE = 0.1
-"""What comes on top for a machine none of whose kernels were measured."""
+"""The additional spread of a machine none of whose kernels were measured."""
 
 
 # -- hypercube
@@ -154,7 +154,7 @@ MEASURE_KERNELS = "`hosim import-kernels` with measured times"
 MEASURE_LINKS = "`hosim calibrate` or `python -m hosim.gpu measure`"
 RECORD_STEP = "`hosim calibrate` with a recorded step"
 FIT_RUNTIME = "`hosim runtime fit` with your own runs"
-"""What makes each kind of factor more certain."""
+"""The measurement that makes each kind of factor more certain."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,7 +189,7 @@ class DrawnTimes:
 
     @cached_property
     def _common(self) -> Mapping[Which, Factor]:
-        """What all ops of a class have in common."""
+        """The factor that all ops of a class have in common."""
         found = {}
         for which in dict.fromkeys(self._alike.which):
             spread = _spread(which) * SHARED_PARTS[which[0]] ** 0.5
@@ -210,7 +210,7 @@ class DrawnTimes:
         return logs
 
     def _name(self, which: Which) -> str:
-        """What a class of times is drawn by: guesses are by one formula on all machines."""
+        """The key by which a class of times is drawn: all machines share a guess's formula."""
         own = [] if which[0] == GUESS else [self._hardware.name]
         return ", ".join([*own, *which])
 
@@ -242,8 +242,8 @@ class DrawnTimes:
 
     @cached_property
     def _steps(self) -> Sequence[Factor]:
-        """What all ops of a step on the device have in common: the software, and a machine that
-        nobody measured.
+        """The factors that all ops of a step on the device have in common: the software, and a
+        machine that nobody measured.
         """
         found = [self._runtime["speed"]] if "speed" in self._runtime else []
         software = self._hardware.software
@@ -375,7 +375,7 @@ class DrawnTimes:
 
 
 def is_measured(hardware: Hardware) -> bool:
-    """Whether somebody measured the products of a machine, the kernels that count most."""
+    """Return whether somebody measured the products of a machine, the kernels that count most."""
     if hardware.compute.processor is None:
         return False
     from hosim.analysis.costmodel.kernels import has_own_constants

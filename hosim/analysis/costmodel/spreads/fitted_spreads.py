@@ -119,7 +119,7 @@ SHARED: Mapping[str, float] = {
 """The part of a class's variance that its sizes share, by origin."""
 
 STEP_SHARE = 0.798
-"""How much of what the spreads of a step's kernels add up to is seen in composed steps."""
+"""The share of the summed spreads of a step's kernels that is seen in composed steps."""
 
 GAP_NS = 1220.0
 """The standard deviation of the mean gap between two kernels of a real step that no measured kernel

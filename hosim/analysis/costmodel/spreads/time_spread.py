@@ -102,16 +102,14 @@ def alike_ops(graph: Graph, hardware: Hardware) -> AlikeOps:
 
 
 def has_draws(graph: Graph, hardware: Hardware) -> bool:
-    """Whether something of the times is drawn: not where all are measured on the machine, and no
-    routing is drawn.
+    """Return whether something of the times is drawn: not where all are measured on the machine,
+    and no routing is drawn.
     """
     return bool(graph.derived_on(hardware, alike_ops).which) or bool(draw_spread_of(graph))
 
 
 def _alike(op: Op, hardware: Hardware, origin: str) -> tuple[object, ...]:
-    """What equal ops have in common: where their time is from, their kernel or kind, dtype and
-    sizes.
-    """
+    """The key of equal ops: the origin of their time, their kernel or kind, dtype and sizes."""
     if op.duration_ns is not None:
         sort = OTHER_PROCESSORS if op.processor else op.kind if is_counted(op) else UNCOUNTED
         return RESCALED, sort, op.dtype, op.kind, op.flops, op.bytes_accessed, op.sizes

@@ -14,7 +14,7 @@ that wait for one already under way.
 """
 
 PASSES: Mapping[str, int] = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
-"""How many times each rank sends its share of the others' bytes, by class of kernels."""
+"""The number of times that each rank sends its share of the others' bytes, by class of kernels."""
 
 _SILENT = frozenset({"wait_tensor", "barrier"})
 

@@ -12,8 +12,7 @@ from fractions import Fraction
 NS_PER_S = 10**9
 
 Link = tuple[str, str, int]
-"""What identifies a link: whether it is a channel or a fabric, its name, and which instance of
-it.
+"""The identity of a link: channel or fabric, its name, and its instance.
 """
 
 

@@ -22,8 +22,8 @@ from hosim.hardware import Channel, Hardware
 
 
 def shares_bandwidth(hardware: Hardware, channels: Sequence[Channel]) -> bool:
-    """Whether one of these hops can get less while another one carries: by a fabric that is too
-    small for both, or beside it.
+    """Return whether one of these hops can get less while another one carries: by a fabric that is
+    too small for both, or beside it.
     """
     names = {c.name for c in channels}
     for fabric in hardware.fabrics:
@@ -86,7 +86,7 @@ class _Hop:
         self._hardware, self._kind = hardware, kind
 
     def ends(self, now: int) -> bool:
-        """Whether its chunk ends now; then it has passed."""
+        """Return whether its chunk ends now; then it has passed."""
         if not self.running or self.flows_from > now or self.left > 0:
             return False
         self.running = False

@@ -43,10 +43,10 @@ class _Look:
 
 
 TABLE = "a table"
-"""What a file of comma-separated values seems to be."""
+"""The likely kind of a file of comma-separated values."""
 
 DATABASE = "a database of SQLite"
-"""What a database seems to be that hosim knows nothing else of."""
+"""The likely kind of a database that hosim does not read."""
 
 _ZIP = b"PK\x03\x04"
 _EXPORT = "export the model with torch.export.export and write it with torch.export.save"
@@ -144,7 +144,7 @@ _LOOKS: Sequence[_Look] = (
         "show what ships"),
           ends=(".md", ".rst", ".txt", ".log")),
 )  # fmt: skip
-"""What people take for something that hosim reads, tried in this order."""
+"""The files that people mistake for something that hosim reads, tried in this order."""
 
 _OWN = {
     "workload": Seeming("a workload of hosim", "give it where a WORKLOAD belongs"),

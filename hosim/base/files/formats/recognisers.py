@@ -13,7 +13,7 @@ from hosim.base.files.formats import wire
 
 _MODEL_TYPE = re.compile(rb'"model_type"\s*:\s*"')
 _FIRST_NODE = b"\x0a"
-"""What a graph begins with that has nodes."""
+"""The first byte of a graph that has nodes."""
 _MODEL_FIELDS = {1, 2, 3, 4, 5, 6, 7, 8, 14, 20, 25, 26}
 
 

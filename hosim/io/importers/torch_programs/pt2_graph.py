@@ -402,6 +402,6 @@ _ARGUMENTS: Mapping[str, Callable[[Any, str], Any]] = {
     "as_int_lists": _each(_each(whole)),
     "as_float_lists": _each(_each(number)),
 }
-"""How each kind of argument is read. Custom objects, operators and dicts as arguments are not
+"""The reader of each kind of argument. Custom objects, operators and dicts as arguments are not
 imported.
 """

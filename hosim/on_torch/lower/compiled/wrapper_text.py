@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from hosim.errors import InputError
 
 READ, WRITTEN, UPDATED, GATHERED = "read", "written", "updated", "gathered"
-"""What a kernel does with an argument; of one that is gathered it reads single rows."""
+"""The use of an argument by a kernel; of one that is gathered it reads single rows."""
 
 _ALLOCATES = re.compile(r"empty_strided(_\w+)?$")
 _VIEW = "reinterpret_tensor"
 CHECKS = "assert_"
-"""How functions are called that check values: their layouts, alignment or dtypes."""
+"""The names of functions that check values: their layouts, alignment or dtypes."""
 _ROLES = {"in_ptr": READ, "out_ptr": WRITTEN, "in_out_ptr": UPDATED}
 
 

@@ -55,7 +55,7 @@ class CpuEvent:
         self.then: list[Callable[[], None]] = []
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.is_done
 
 
@@ -80,7 +80,7 @@ class CpuWork:
         self.found_none = False
 
     def ready(self) -> bool:
-        """Whether what it waits for has ended, and there is room."""
+        """Return whether what it waits for has ended, and there is room."""
         if not all([event.is_done for event in self.after]):
             return False
         if self.room is None or self.room():
@@ -101,11 +101,11 @@ class CpuWork:
 
 
 SLICE_BYTES = 4 << 20
-"""How many bytes to copy at once without throttling."""
+"""The number of bytes to copy at once without throttling."""
 
 AHEAD = 1024
-"""How many pieces of work the host may be ahead of the computation: about as many as CUDA queues
-kernels.
+"""The number of pieces of work by which the host may be ahead of the computation: about as many as
+CUDA queues kernels.
 """
 
 

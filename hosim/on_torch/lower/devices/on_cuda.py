@@ -248,7 +248,7 @@ LAUNCHES = Runtime(
     host=RuntimeFigure(12_000.0),
     host_copy=RuntimeFigure(30_000.0),
 )
-"""What the host takes to launch an op, and a cache op beyond that."""
+"""The host's time to launch an op, and a cache op beyond that."""
 
 
 class CudaDevice:

@@ -25,7 +25,7 @@ SMALLEST_SLICE = 1 << 16
 """The bytes of the smallest slice."""
 
 _CREDIT_NS = 50_000_000
-"""How much time a link that was woken late may catch up."""
+"""The most time that a link which was woken late may catch up."""
 
 Sleep = Callable[[float], object]
 """Waits this many seconds, or less if the run stops."""

@@ -1,4 +1,4 @@
-"""What errors say of a machine's failures and of values, in one line."""
+"""Texts for errors about a machine's failures and about values, in one line."""
 
 from typing import Any
 

@@ -160,7 +160,7 @@ class Device(Protocol):
     captures: bool
     """Whether segments of ops are captured and launched as one, where they can be."""
     out_of_memory: tuple[type[Exception], ...]
-    """What is raised where the device tier has no room."""
+    """The error that is raised where the device tier has no room."""
     torch_device: Any
     """Torch's device of the tensors in the device tier."""
     allocator: str | None
@@ -176,8 +176,8 @@ class Device(Protocol):
 
     @property
     def runtime(self) -> Runtime | None:
-        """What the host takes to launch ops, or segments of them, and copies; ``None`` where
-        launching is no work of its own.
+        """The host's time to launch ops, or segments of them, and copies; ``None`` where launching
+        is no work of its own.
         """
 
     @property
@@ -224,8 +224,8 @@ class Device(Protocol):
         """
 
     def graphs(self) -> Any:
-        """What captures and runs segments of ops as one call, for one program; ``None`` where it is
-        not asked for, or cannot be.
+        """The object that captures segments of ops and runs each as one call, for one program;
+        ``None`` where it is not asked for, or cannot be.
         """
 
     def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:

@@ -132,9 +132,8 @@ def issued_late(plan: Plan, hardware: Hardware, budget_bytes: int) -> Plan:
 def in_draws(
     plan: Plan, hardware: Hardware, budget_bytes: int, most: int = FEW_DRAWS
 ) -> SearchRecord | None:
-    """How a plan does in the first draws of what is uncertain, or in all where more are asked for
-    (``most``); ``None`` where all times are measured, or where the plan cannot be replayed in each
-    of them.
+    """The figures of a plan in the first draws, or in all where more are asked for (``most``);
+    ``None`` where all times are measured, or where the plan cannot be replayed in each draw.
     """
     later = later_draws(plan, hardware, budget_bytes, None, None, lambda: None)
     draws = None if later is None else (later if most > FEW_DRAWS else later.few)()

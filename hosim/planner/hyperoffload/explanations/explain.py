@@ -169,7 +169,7 @@ class Explanation:
     without_gap_tensors: int
     without_gap_bytes: int
     notes: tuple[str, ...]
-    """What a reader of the transfers has to know, a line each."""
+    """Remarks for readers of the transfers, a line each."""
 
 
 def explain(plan: Plan, hardware: Hardware, budget_bytes: int) -> Explanation:
@@ -269,7 +269,7 @@ def _decided(plan: Plan) -> list[tuple[int, str, str, str, int]]:
 
 
 _PLACEMENT = "placement "
-"""How the name of a plan with another placement rule begins."""
+"""The prefix of the name of a plan with another placement rule."""
 
 _NAMED = 3
 """So many other policies that were tried are named; a screen has no line for more."""
@@ -295,7 +295,7 @@ def _origin(plan: Plan, judgement: Judgement | None, lines: Sequence[Line]) -> s
 
 
 def _in_draws(plan: Plan) -> str:
-    """What chose it among plans that take about as long."""
+    """The reason why it was chosen among plans that take about as long."""
     search = plan.search
     if search is None or search.alike < 2 or search.lost is None:
         return ""

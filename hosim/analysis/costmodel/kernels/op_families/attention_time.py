@@ -40,9 +40,9 @@ class LatentConstants:
     key_cycles: float
     """Each key of a block."""
     bandwidth_share: float
-    """How much of the memory's bandwidth the compressed keys reach."""
+    """The share of the memory's bandwidth that the compressed keys reach."""
     query_traffic: float
-    """How many times queries and results pass through memory."""
+    """The number of times that queries and results pass through memory."""
     least_keys: float
     """Keys of a part of a cache, at least."""
     waves: float
@@ -52,7 +52,7 @@ class LatentConstants:
     merge_cycles: float
     """Adding up the parts of a split cache."""
     crowding: float
-    """How long a block takes of a multiprocessor, as a share of its own time, when many run."""
+    """The time of a multiprocessor that a block takes when many run, as a share of its own time."""
 
 
 def latent_us(constants: LatentConstants, processor: Processor, shapes: Shapes) -> Array:
@@ -92,13 +92,13 @@ class ContextConstants:
     block_cycles: float
     """Begin and end of one block of queries."""
     peak_share: float
-    """How much of the peak the products reach."""
+    """The share of the peak that the products reach."""
     move_share: float
-    """How much of the memory's bandwidth is reached by queries, keys, values and results, each
+    """The share of the memory's bandwidth that queries, keys, values and results reach, each
     counted once.
     """
     longest_share: float
-    """How long the block with the most keys takes, as a share of what its keys take at the pace of
+    """The time of the block with the most keys, as a share of the time of its keys at the pace of
     all: alone, it is quicker.
     """
 
@@ -165,7 +165,7 @@ def _of_blocks(
 
 
 GRADIENT = 2.5
-"""How many times as long the gradient takes: five products for the two going forward
+"""The time of the gradient in times of the forward pass: five products instead of two
 (FlashAttention-2), at their pace.
 """
 
@@ -225,7 +225,7 @@ def flash_us(
 
 
 _GROUP = 32
-"""How many heads that share keys one block takes at most; beyond, each head goes over the cache by
+"""The most heads that share keys and that one block takes; beyond, each head reads the cache by
 itself.
 """
 _LEAST_KEYS = 128

@@ -25,19 +25,21 @@ class CollectiveConstants:
     fixed_cycles: float
     """Launch and end between two ranks."""
     rank_cycles: float
-    """What each further rank adds."""
+    """The cycles that each further rank adds."""
     large_cycles: float
-    """What the protocol for large messages adds."""
+    """The cycles that the protocol for large messages adds."""
     small_share: float
-    """How much of the link the protocol for small messages reaches."""
+    """The share of the link that the protocol for small messages reaches."""
     large_share: float
-    """How much of the link the protocol for large messages reaches between endlessly many ranks."""
+    """The share of the link that the protocol for large messages reaches between endlessly many
+    ranks.
+    """
     few_ranks: float
     """What is missing of that between n ranks, times n: fewer ranks use fewer of the links'
     channels.
     """
     switched: float
-    """How many times as much it reaches from :data:`_SWITCHED` ranks on."""
+    """The factor by which that grows from :data:`_SWITCHED` ranks on."""
 
 
 def collective_us(constants: CollectiveConstants, processor: Processor, shapes: Shapes) -> Array:
@@ -63,9 +65,9 @@ class CustomConstants:
     fixed_cycles: float
     """Launch and end between two ranks."""
     rank_cycles: float
-    """What each further rank adds."""
+    """The cycles that each further rank adds."""
     link_share: float
-    """How much of the link it reaches."""
+    """The share of the link that it reaches."""
 
 
 def custom_us(constants: CustomConstants, processor: Processor, shapes: Shapes) -> Array:

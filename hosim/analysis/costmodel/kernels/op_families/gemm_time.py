@@ -64,9 +64,9 @@ class GemmConstants:
     fixed_cycles: float
     """Launch and end of the kernel."""
     bandwidth_share: float
-    """How much of the memory's bandwidth the operands reach."""
+    """The share of the memory's bandwidth that the operands reach."""
     largest_share: float
-    """How much of the peak an endlessly large tile would reach."""
+    """The share of the peak that an endlessly large tile would reach."""
     half_tile: float
     """Where the product of a tile's sides divided by their sum is this, it reaches half of that: it
     reads too much for each FLOP.
@@ -76,7 +76,7 @@ class GemmConstants:
     sum_cycles: float
     """Adding up the parts of a split product."""
     cache_ratio: float
-    """How many times the memory's bandwidth the tiles' reads from the cache reach."""
+    """The bandwidth of the tiles' reads from the cache, as a multiple of the memory's."""
 
 
 def gemm_us(constants: GemmConstants, processor: Processor, shapes: Shapes) -> Array:
@@ -147,19 +147,20 @@ class MoeConstants:
     fixed_cycles: float
     """Launch and end of all kernels: sorting, products, adding up."""
     bandwidth_share: float
-    """How much of the memory's bandwidth the experts' weights reach."""
+    """The share of the memory's bandwidth that the experts' weights reach."""
     largest_share: float
-    """How much of the peak an endlessly large tile would reach."""
+    """The share of the peak that an endlessly large tile would reach."""
     half_tile: float
     """As in :class:`hosim.analysis.costmodel.kernels.op_families.gemm_time.GemmConstants`."""
     tile_cycles: float
     """Begin and end of one tile."""
     row_traffic: float
-    """How often what a row reads and writes in the products passes through memory, at its full
+    """The number of times that the bytes of a row in the products pass through memory, at its full
     bandwidth.
     """
     token_traffic: float
-    """How often a token of the whole batch, read and written, passes through memory."""
+    """The number of times that a token of the whole batch passes through memory, read and written.
+    """
 
 
 def moe_us(constants: MoeConstants, processor: Processor, shapes: Shapes) -> Array:
