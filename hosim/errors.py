@@ -12,10 +12,13 @@
     └── InfeasibleError        nothing fits (exit code 3; carries the out-of-memory report)
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
 from hosim.plain_text import one_line
+
+T = TypeVar("T")
 
 LONGEST = 400
 """Characters of an error's text, at most: what is longer loses its middle."""
@@ -103,6 +106,27 @@ def refuse(rules: Iterable[Rule], *, source: str | None = None) -> None:
     for where, broken, why in rules:
         if broken:
             raise InputError(why, source=source, where=where)
+
+
+def expect(
+    value: Any,
+    kind: type[T],
+    what: str,
+    where: str | None = None,
+    source: str | None = None,
+    *,
+    when: Callable[[T], object] = lambda _: True,
+) -> T:
+    """``value`` of a file, if its type is ``kind`` and no other, and if it is so ``when`` asked.
+    Else raise :class:`InputError`.
+
+    >>> expect([], list, "a list of at least one op", "ops", when=bool)
+    Traceback (most recent call last):
+    hosim.errors.InputError: ops: expected a list of at least one op
+    """
+    if type(value) is not kind or not when(value):
+        raise InputError(f"expected {what}", source=source, where=where)
+    return value
 
 
 class UnitError(InputError):
@@ -317,3 +341,16 @@ class InfeasibleError(HosimError):
     def __init__(self, message: str, *, report: str = "") -> None:
         self.report = report
         super().__init__(message)
+
+
+@contextmanager
+def errors_of(source: str | None) -> Iterator[None]:
+    """Whatever is wrong with data is an :class:`InputError` that names ``source`` and the path
+    inside it.
+    """
+    try:
+        yield
+    except (GraphError, HardwareError, InputError) as error:
+        other = getattr(error, "source", None)  # a file that this one names
+        message = f"{other}: {error.message}" if other not in (None, source) else error.message
+        raise InputError(message, source=source, where=error.where) from None

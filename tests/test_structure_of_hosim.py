@@ -222,6 +222,28 @@ def test_a_facade_says_one_thing_three_times(room: str) -> None:
     ] == []
 
 
+def test_what_is_taken_from_a_facade_is_one_of_its_names() -> None:
+    """A room in a façade's folder is no attribute of it until somebody has imported it."""
+    found = []
+    for file in FILES:
+        rooms = {
+            alias.asname or alias.name: f"{node.module}.{alias.name}"
+            for node in parsed(file).body
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if f"{node.module}.{alias.name}" in ROOMS
+        }
+        found += [
+            f"{file.relative_to(PACKAGE)}:{node.lineno} {node.value.id}.{node.attr}"
+            for node in (ast.walk(parsed(file)) if rooms else ())
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in rooms
+            and node.attr not in exports(rooms[node.value.id])
+        ]
+    assert found == []
+
+
 def test_no_file_imports_what_is_inside_another_room() -> None:
     """Rooms and tests import façades. What is left is listed, and the list may only shrink."""
     files = [*MODULES.items(), *(("", file) for file in sorted((ROOT / "tests").rglob("*.py")))]

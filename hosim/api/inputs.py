@@ -19,7 +19,7 @@ from hosim import io
 from hosim.api.cell_progress import in_cell
 from hosim.devices_of_graph import on_devices
 from hosim.engine import read_budget
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import models, rescaled, runtimes
@@ -139,10 +139,8 @@ def load(
             source="workload",
         )
     parameters = builder_parameters(workload)
-    try:
+    with errors_of("workload"):
         return models.build(name_of(parameters), runtimes.with_runtime(parameters))
-    except InputError as error:
-        raise InputError(error.message, source="workload", where=error.where) from None
 
 
 def under(graph: Graph, runtime: AnyRuntime) -> Graph:

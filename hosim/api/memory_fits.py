@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Machine, Workload, load, question
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
 from hosim.io import importers
 from hosim.io.options import declared, keywords
@@ -156,7 +156,5 @@ def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
                 source="runtime",
             )
         under = {RUNTIME: as_data(software)}
-    try:
+    with errors_of("workload"):
         return build(importers.name_of(parameters), {**with_runtime(parameters), **under})
-    except InputError as error:
-        raise InputError(error.message, source="workload", where=error.where) from None

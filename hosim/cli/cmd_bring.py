@@ -23,6 +23,7 @@ from hosim.cli.terminal import say
 from hosim.errors import InputError
 from hosim.io.importers import recordings
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared, refuse_others
+from hosim.report import of_studies
 
 if TYPE_CHECKING:
     from hosim.io.importers.recordings import KinetoTrace
@@ -233,7 +234,7 @@ def validate(given: Given) -> None:
                 data, validation.drawn_ops, validation.drawn_memory, validation.drawn_spans
             ),
         )
-    tables = report.of_studies.validation
+    tables = of_studies.validation
     show_answer(validation_answer(data), given, lambda: data, lambda: [tables(data)])
     if bound is not None and (said := complaint(validation.verdict, bound)):
         say(f"{trace}: {said}")
@@ -241,7 +242,6 @@ def validate(given: Given) -> None:
 
 
 def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
-    from hosim.report.of_studies import ranks_table
     from hosim.validate import (
         rank_complaint,
         ranks_to_dict,
@@ -259,7 +259,7 @@ def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
     if json:
         print_json(data)
     else:
-        console().print(ranks_table(data))
+        console().print(of_studies.ranks_table(data))
     said = []
     if bound is not None:
         complaints = (
@@ -300,7 +300,7 @@ def _schemes(folder: Path, json: bool) -> None:
     if json:
         print_json(data)
     else:
-        console().print(report.of_studies.schemes(data))
+        console().print(of_studies.schemes(data))
 
 
 _ALONE = "it fits tables alone"
@@ -394,7 +394,7 @@ def _fit_kernels(given: Given) -> None:
     if given.json:
         print_json(data)
     else:
-        console().print(report.of_studies.kernels(data))
+        console().print(of_studies.kernels(data))
 
 
 def _fit_traces(given: Given) -> None:
@@ -438,7 +438,7 @@ def _fit_traces(given: Given) -> None:
     if given.json:
         print_json(data)
     else:
-        console().print(report.of_studies.calibration(data))
+        console().print(of_studies.calibration(data))
 
 
 def _base_of(given: Given, recorded: Measurements) -> str | None:

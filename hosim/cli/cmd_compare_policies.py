@@ -26,7 +26,7 @@ from hosim.cli.progress import progress
 from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.io.options import OPTIONS, Given, Option, Options, declared, refuse_others
-from hosim.report import answers, of_replays
+from hosim.report import answers, of_replays, of_studies
 from hosim.study import searches
 
 if TYPE_CHECKING:
@@ -57,7 +57,6 @@ FITTING = (
 
 def compare_on_machines(options: Options, given: Given) -> None:
     """Print one table over machines. ``options`` are those of the command."""
-    from hosim.report.of_studies import machine_comparison
     from hosim.study import compare_machines
 
     names = [name.strip() for name in given.hardware.split(",") if name.strip()]
@@ -96,7 +95,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
     }
 
     def tables() -> Iterator[RenderableType]:
-        yield machine_comparison(rows, profiles, searches.NEAR, str(found))
+        yield of_studies.machine_comparison(rows, profiles, searches.NEAR, str(found))
         if pairs:
             yield of_replays.in_draws(
                 [line.result for line in found.lines], found.names, found.ranks
@@ -355,9 +354,9 @@ def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[Renderab
         yield paragraph(said, style="bold", space=True)
     yield of_replays.comparison(graph, machine, resident_step(graph, machine).breakdown, results)
     if machine.devices > 1:
-        yield report.of_replays.devices(results, machine)
+        yield of_replays.devices(results, machine)
     if compared.predictions:
-        yield report.of_studies.predictions(compared.predictions)
+        yield of_studies.predictions(compared.predictions)
     if compared.regrets:
         yield of_replays.regrets(compared.regrets)
 

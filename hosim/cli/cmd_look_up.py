@@ -7,7 +7,6 @@ from pathlib import Path
 
 import typer
 
-from hosim import report
 from hosim.cli.answers import print_answer, show_answer
 from hosim.cli.commands import NAMES, command
 from hosim.cli.options import console, graph_of, hardware_of, print_json
@@ -15,8 +14,9 @@ from hosim.cli.progress import progress
 from hosim.cli.targets import DATA
 from hosim.cli.terminal import say, warn
 from hosim.extensions import added
-from hosim.io import models
+from hosim.io import models, runtimes
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
+from hosim.report import listed
 
 _KV = Option("kv", of=bool, default=False, help="Those for the cache of 'hosim serve' instead.")
 
@@ -31,14 +31,13 @@ def policies(given: Given) -> None:
         _kv_policies(given)
         return
     from hosim.policies import package_of, policy_named, policy_names
-    from hosim.report.listed import policies, policies_in_short, policy_figures
 
     names = policy_names()
-    listed, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
-    alone = [p.name for p in listed if p.by_name_only or p.needs_routing]
-    answer = policies_in_short(listed, alone, _next("policies"))
-    data = {"policies": list(map(policy_figures, listed, packages))}
-    show_answer(answer, given, lambda: data, lambda: [policies(listed, packages)])
+    known, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
+    alone = [p.name for p in known if p.by_name_only or p.needs_routing]
+    answer = listed.policies_in_short(known, alone, _next("policies"))
+    data = {"policies": list(map(listed.policy_figures, known, packages))}
+    show_answer(answer, given, lambda: data, lambda: [listed.policies(known, packages)])
 
 
 def _next(what: str) -> list[tuple[str, str]]:
@@ -46,13 +45,11 @@ def _next(what: str) -> list[tuple[str, str]]:
 
 
 def _kv_policies(given: Given) -> None:
-    from hosim.report.listed import policies, policies_in_short, policy_figures
-
-    listed = [policy for table in added("kv_policies") for policy in table]
-    packages = ["hosim"] * len(listed)
-    data = {"kv_policies": list(map(policy_figures, listed, packages))}
-    answer = policies_in_short(listed, (), _next("policies --kv"))
-    show_answer(answer, given, lambda: data, lambda: [policies(listed, packages)])
+    known = [policy for table in added("kv_policies") for policy in table]
+    packages = ["hosim"] * len(known)
+    data = {"kv_policies": list(map(listed.policy_figures, known, packages))}
+    answer = listed.policies_in_short(known, (), _next("policies --kv"))
+    show_answer(answer, given, lambda: data, lambda: [listed.policies(known, packages)])
 
 
 _FORMAT = Option(
@@ -88,12 +85,12 @@ def notebooks(given: Given) -> None:
 
     It never overwrites a file that differs: move such a file away first.
     """
+    from hosim import shipped
     from hosim.base.files import write_bytes
     from hosim.errors import InputError
-    from hosim.shipped import notebook_paths
 
     folder = given.folder
-    copies = {path: folder / path.name for path in notebook_paths()}
+    copies = {path: folder / path.name for path in shipped.notebook_paths()}
     for path, copy in copies.items():
         if copy.exists() and copy.read_bytes() != path.read_bytes():
             raise InputError(
@@ -138,11 +135,11 @@ def list_workloads(given: Given) -> None:
     names = shipped.workloads()
     if given.json:
         graphs = [graph_of(name) for name in names]
-        print_json({"workloads": [report.listed.workload_figures(graph) for graph in graphs]})
+        print_json({"workloads": [listed.workload_figures(graph) for graph in graphs]})
     else:
         asked_on = (("hosim workload list --detail", "ops, work and memory of each"),)
-        short = report.listed.workloads_in_short(names, models.PRESETS, asked_on)
-        print_answer(short, given, lambda: [report.listed.workloads(map(graph_of, names))])
+        short = listed.workloads_in_short(names, models.PRESETS, asked_on)
+        print_answer(short, given, lambda: [listed.workloads(map(graph_of, names))])
 
 
 @workload_app.command("models")
@@ -150,14 +147,12 @@ def list_workloads(given: Given) -> None:
 def list_models(given: Given) -> None:
     """List the models that hosim can build by name."""
     if given.json:
-        print_json(
-            {"models": [report.listed.model_figures(model) for model in models.listed_models()]}
-        )
+        print_json({"models": [listed.model_figures(model) for model in models.listed_models()]})
     else:
         runs = {name: models.FAMILIES[type(sizes)].phases for name, sizes in models.PRESETS.items()}
         asked_on = (("hosim workload models --detail", "parameters, weights, what is left out"),)
-        short = report.listed.models_in_short(runs, asked_on)
-        print_answer(short, given, lambda: [report.listed.models(models.listed_models())])
+        short = listed.models_in_short(runs, asked_on)
+        print_answer(short, given, lambda: [listed.models(models.listed_models())])
 
 
 _SHOWN = declared(
@@ -186,20 +181,19 @@ def show_workload(given: Given) -> None:
     --detail prints every table.
     """
     from hosim.devices_of_graph import on_devices
-    from hosim.report.listed import op_times
 
     width, graph = console().width, graph_of(given.workload)
     if given.json:
-        print_json(report.listed.workload_figures(graph))
+        print_json(listed.workload_figures(graph))
         return
     where = on_devices(graph, hardware_of(given.hardware)) if given.hardware is not None else None
     given.detail = given.detail or given.ops
     print_answer(
-        report.listed.workload_in_short(graph, width, where),
+        listed.workload_in_short(graph, width, where),
         given,
         lambda: [
-            report.listed.workload(graph, width),
-            *([] if where is None else [op_times(graph, where, given.ops)]),
+            listed.workload(graph, width),
+            *([] if where is None else [listed.op_times(graph, where, given.ops)]),
         ],
     )
 
@@ -219,13 +213,12 @@ def list_hardware(given: Given) -> None:
     """List the shipped hardware profiles."""
     from hosim import shipped
     from hosim.io import hardware_to_dict
-    from hosim.report.listed import machines, machines_in_short
 
     profiles = [hardware_of(name) for name in shipped.hardware()]
     asked_on = (("hosim hardware list --detail", "compute, memory and links of each"),)
-    answer = machines_in_short(profiles, shipped.ALIASES, asked_on)
+    answer = listed.machines_in_short(profiles, shipped.ALIASES, asked_on)
     data = {"hardware": [hardware_to_dict(each) for each in profiles], "aliases": shipped.ALIASES}
-    show_answer(answer, given, lambda: data, lambda: [machines(profiles, shipped.ALIASES)])
+    show_answer(answer, given, lambda: data, lambda: [listed.machines(profiles, shipped.ALIASES)])
 
 
 @hardware_app.command("show")
@@ -236,11 +229,12 @@ def show_hardware(given: Given) -> None:
     --detail shows all.
     """
     from hosim.io import hardware_to_dict
-    from hosim.report.listed import machine, machine_in_short
 
     profile = hardware_of(given.hardware)
     data = hardware_to_dict(profile)
-    show_answer(machine_in_short(profile), given, lambda: data, lambda: [machine(profile)])
+    show_answer(
+        listed.machine_in_short(profile), given, lambda: data, lambda: [listed.machine(profile)]
+    )
 
 
 runtime_app = typer.Typer(
@@ -288,13 +282,11 @@ _FITTED = (
 def list_runtimes(given: Given) -> None:
     """List the shipped runtimes."""
     from hosim import shipped
-    from hosim.io.runtimes import runtime_named, runtime_to_dict
-    from hosim.report.listed import runtimes, runtimes_in_short
 
-    found = [runtime_named(name) for name in shipped.runtimes()]
-    answer = runtimes_in_short(found, (("hosim runtime show vllm", "its figures"),))
-    data = {"runtimes": [runtime_to_dict(each) for each in found]}
-    show_answer(answer, given, lambda: data, lambda: [runtimes(found)])
+    found = [runtimes.runtime_named(name) for name in shipped.runtimes()]
+    answer = listed.runtimes_in_short(found, (("hosim runtime show vllm", "its figures"),))
+    data = {"runtimes": [runtimes.runtime_to_dict(each) for each in found]}
+    show_answer(answer, given, lambda: data, lambda: [listed.runtimes(found)])
 
 
 @runtime_app.command("show")
@@ -304,13 +296,10 @@ def show_runtime(given: Given) -> None:
 
     --detail shows the source of each.
     """
-    from hosim.io.runtimes import runtime_named, runtime_to_dict
-    from hosim.report.listed import runtime, runtime_in_short
-
-    found = runtime_named(given.name)
-    data = runtime_to_dict(found)
-    answer = runtime_in_short(found, data)
-    show_answer(answer, given, lambda: data, lambda: [runtime(found, data)])
+    found = runtimes.runtime_named(given.name)
+    data = runtimes.runtime_to_dict(found)
+    answer = listed.runtime_in_short(found, data)
+    show_answer(answer, given, lambda: data, lambda: [listed.runtime(found, data)])
 
 
 @runtime_app.command("fit")
@@ -319,8 +308,6 @@ def fit_runtime(given: Given) -> None:
     """Fit a runtime to lines of your own logs."""
     from hosim.api import runtime_fit
     from hosim.base.files import write
-    from hosim.io.runtimes import runtime_to_dict
-    from hosim.report.listed import runtime, runtime_in_short
 
     output = given.output
     name = "mine" if output is None else output.name.removesuffix(".gz").rpartition(".")[0]
@@ -328,7 +315,7 @@ def fit_runtime(given: Given) -> None:
         found = runtime_fit(given.log, given.base, name)
     for warning in found.warnings:
         warn(warning)
-    data = runtime_to_dict(found.runtime)
+    data = runtimes.runtime_to_dict(found.runtime)
     if output is not None:
         write(output, data)
         say(f"wrote {output}")
@@ -339,4 +326,6 @@ def fit_runtime(given: Given) -> None:
         "moved": {key: list(values) for key, values in found.moved.items()},
         "warnings": list(found.warnings),
     }
-    show_answer(runtime_in_short(*fitted), given, lambda: said, lambda: [runtime(*fitted)])
+    show_answer(
+        listed.runtime_in_short(*fitted), given, lambda: said, lambda: [listed.runtime(*fitted)]
+    )

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.base.files import read_json
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of, expect
 from hosim.graph import Graph, GraphBuilder
 from hosim.io.importers import op_kind
 
@@ -68,24 +68,17 @@ def import_hyper_parallel(path: str | os.PathLike[str]) -> Graph:
     """
     source = os.fspath(path)
     document = read_json(source, "an activation trace", "write it again")
-    try:
+    with errors_of(source):
         return graph_of(read_document(document), Path(path).name.split(".")[0])
-    except InputError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
 
 
 def read_document(document: Any) -> ActivationTrace:
     """The trace in the data of such a file. Raises :class:`InputError` with the path inside it."""
-    if not isinstance(document, dict):
-        raise InputError("expected an object with ops and storage_sizes")
+    expect(document, dict, "an object with ops and storage_sizes")
     sizes = _sizes(document.get("storage_sizes"))
-    listed = document.get("ops")
-    if not isinstance(listed, list) or not listed:
-        raise InputError("expected a list of at least one op", where="ops")
-    limit = document.get("memory_limit_bytes")
-    retained = document.get("retained_sids", [])
-    if not isinstance(retained, list):
-        raise InputError("expected a list of storage ids", where="retained_sids")
+    listed = expect(document.get("ops"), list, "a list of at least one op", "ops", when=bool)
+    limit, given = document.get("memory_limit_bytes"), document.get("retained_sids", [])
+    retained = expect(given, list, "a list of storage ids", "retained_sids")
     return ActivationTrace(
         tuple([_op(raw, i, sizes) for i, raw in enumerate(listed)]),
         sizes,
@@ -151,10 +144,9 @@ def _name(sid: int) -> str:
 
 
 def _sizes(raw: Any) -> Mapping[int, int]:
-    if not isinstance(raw, dict):
-        raise InputError("expected an object of bytes by storage id", where="storage_sizes")
     sizes: dict[int, int] = {}
-    for key, value in raw.items():
+    listed = expect(raw, dict, "an object of bytes by storage id", "storage_sizes")
+    for key, value in listed.items():
         where = f"storage_sizes.{key[:40]}"
         if not (key.isascii() and key.isdecimal() and len(key) < 19):
             raise InputError("expected a storage id, a whole number of at least 0", where=where)
@@ -166,21 +158,16 @@ def _sizes(raw: Any) -> Mapping[int, int]:
 
 def _op(raw: Any, i: int, sizes: Mapping[int, int]) -> TracedOp:
     where = f"ops[{i}]"
-    if not isinstance(raw, dict):
-        raise InputError("expected an object", where=where)
-    name, accesses = raw.get("name"), raw.get("accesses", [])
-    if not isinstance(name, str) or not name:
-        raise InputError("expected a name", where=f"{where}.name")
+    expect(raw, dict, "an object", where)
+    name = expect(raw.get("name"), str, "a name", f"{where}.name", when=bool)
     duration = raw.get("duration_ms")
     if duration is not None and (not _is_number(duration) or not 0 <= duration < _LARGEST / 10**6):
         raise InputError("expected milliseconds of at least 0", where=f"{where}.duration_ms")
-    if not isinstance(accesses, list):
-        raise InputError("expected a list of accesses", where=f"{where}.accesses")
+    accesses = expect(raw.get("accesses", []), list, "a list of accesses", f"{where}.accesses")
     by_kind: dict[str, list[int]] = {"READ": [], "WRITE": []}
     for j, access in enumerate(accesses):
         place = f"{where}.accesses[{j}]"
-        if not isinstance(access, dict):
-            raise InputError("expected an object", where=place)
+        expect(access, dict, "an object", place)
         if access.get("op_id", i) != i:
             raise InputError(
                 f"expected the number of its op, {i}, got {access['op_id']!r:.40}",
@@ -212,9 +199,8 @@ def _is_number(value: Any) -> bool:
 
 
 def _whole(value: Any, where: str) -> int:
-    if type(value) is not int or not 0 <= value < _LARGEST:
-        raise InputError("expected a whole number of at least 0", where=where)
-    return value
+    what = "a whole number of at least 0"
+    return expect(value, int, what, where, when=lambda n: 0 <= n < _LARGEST)
 
 
 def _rate(document: Mapping[str, Any], key: str) -> int:

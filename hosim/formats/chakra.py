@@ -24,7 +24,7 @@ from struct import unpack
 from typing import Any
 
 from hosim.base.files import formats, read_bytes, read_head, read_json
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of, expect
 from hosim.graph import Graph, GraphBuilder
 from hosim.io.importers import CallShapes, aten_flops, composed_flops, op_kind
 from hosim.io.importers.torch_programs import Storages, TracedTensor
@@ -101,47 +101,41 @@ def import_chakra(path: str | os.PathLike[str]) -> Graph:
     circular dependencies.
     """
     source = os.fspath(path)
-    try:
+    with errors_of(source):
         is_json = read_head(source).lstrip()[:1] == b"{"
         nodes = _json_nodes(source) if is_json else _wire_nodes(read_bytes(source))
         return _build(Path(path).name.split(".")[0], nodes)
-    except InputError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
 
 
 def _json_nodes(source: str) -> Sequence[_ChakraNode]:
     document = read_json(source, "a Chakra trace", "write or download it again")
-    listed = document.get("workload_graph")
-    if not isinstance(listed, list) or not listed:
-        raise InputError("expected a list of at least one node", where="workload_graph")
-    return [_json_node(raw, f"workload_graph[{i}]") for i, raw in enumerate(listed)]
+    nodes, key = "a list of at least one node", "workload_graph"
+    listed = expect(document.get(key), list, nodes, key, when=bool)
+    return [_json_node(raw, f"{key}[{i}]") for i, raw in enumerate(listed)]
 
 
 def _json_node(raw: Any, where: str) -> _ChakraNode:
-    if not isinstance(raw, dict):
-        raise InputError("expected an object", where=where)
+    expect(raw, dict, "an object", where)
 
     def number(key: str, default: int | None = None) -> int:
-        value = raw.get(key, default)
-        if type(value) is not int or not 0 <= value < _LARGEST:
-            raise InputError("expected a whole number of at least 0", where=f"{where}.{key}")
-        return value
+        what, place = "a whole number of at least 0", f"{where}.{key}"
+        return expect(raw.get(key, default), int, what, place, when=lambda n: 0 <= n < _LARGEST)
 
-    deps, name = raw.get("data_deps", []), raw.get("Name")
-    if not isinstance(deps, list) or not all(type(d) is int for d in deps):
-        raise InputError("expected a list of ids", where=f"{where}.data_deps")
-    if not isinstance(name, str):
-        raise InputError("expected a name", where=f"{where}.Name")
-    if not isinstance(raw.get("is_cpu_op"), bool):
-        raise InputError("expected true or false", where=f"{where}.is_cpu_op")
+    deps = expect(raw.get("data_deps", []), list, "a list of ids", f"{where}.data_deps", when=_ids)
+    name = expect(raw.get("Name"), str, "a name", f"{where}.Name")
+    on_cpu = expect(raw.get("is_cpu_op"), bool, "true or false", f"{where}.is_cpu_op")
     duration = number("runtime") if raw.get("runtime") is not None else None
     kind, collective = (
         number("NodeType"),
         number("comm_type") if raw.get("comm_type") is not None else None,
     )
     moved = number("comm_size" if kind in _MESSAGES else "tensor_size", 0)
-    measured = where, number("Id"), name, kind, deps, duration, raw["is_cpu_op"], None, collective
+    measured = where, number("Id"), name, kind, deps, duration, on_cpu, None, collective
     return _ChakraNode(*measured, num_ops=number("num_ops", 0), moved_bytes=moved)
+
+
+def _ids(listed: Sequence[Any]) -> bool:
+    return all(type(one) is int for one in listed)
 
 
 def _wire_nodes(content: bytes) -> Sequence[_ChakraNode]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hosim.base.files import read_json
 from hosim.data.unknown_ops import UNKNOWN_OPS
-from hosim.errors import GraphError, InputError
+from hosim.errors import InputError, errors_of, expect
 from hosim.graph import Graph, GraphBuilder
 
 _NOTES = {
@@ -46,53 +46,52 @@ def import_inductor(path: str | os.PathLike[str]) -> Graph:
     """
     source = os.fspath(path)
     document = read_json(source, "an inductor graph", "export it again")
-    try:
+    with errors_of(source):
         return _build(Path(path).name.split(".")[0], document)
-    except (InputError, GraphError) as error:
-        raise InputError(error.message, source=source, where=error.where) from None
 
 
 def _objects(document: Any, key: str) -> Sequence[Mapping[str, Any]]:
-    listed = document.get(key) if isinstance(document, dict) else None
-    if (
-        not isinstance(listed, list)
-        or not listed
-        or not all(isinstance(raw, dict) for raw in listed)
-    ):
-        raise InputError("expected a list of objects, at least one", where=key)
-    return listed
+    return expect(
+        document.get(key) if isinstance(document, dict) else None,
+        list,
+        "a list of objects, at least one",
+        key,
+        when=lambda found: found and all(isinstance(raw, dict) for raw in found),
+    )
 
 
 def _names(raw: Mapping[str, Any], key: str, where: str) -> Sequence[str]:
-    names = raw.get(key)
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise InputError("expected a list of names", where=f"{where}.{key}")
+    names = expect(
+        raw.get(key),
+        list,
+        "a list of names",
+        f"{where}.{key}",
+        when=lambda found: all(isinstance(name, str) for name in found),
+    )
     return list(dict.fromkeys(names))
 
 
 def _name(raw: Mapping[str, Any], where: str) -> str:
-    name = raw.get("name")
-    if not isinstance(name, str) or not name:
-        raise InputError("expected a name", where=f"{where}.name")
-    return name
+    return expect(raw.get("name"), str, "a name", f"{where}.name", when=bool)
 
 
 def _buffer(raw: Mapping[str, Any], where: str) -> _Buffer:
-    for key in ("size_alloc", "size_free"):
-        if type(raw.get(key)) is not int or not 0 <= raw[key] < _LARGEST:
-            raise InputError("expected bytes of at least 0", where=f"{where}.{key}")
-    for key in ("is_input", "is_output"):
-        if not isinstance(raw.get(key), bool):
-            raise InputError("expected true or false", where=f"{where}.{key}")
-    sizes = raw["size_alloc"], raw["size_free"]
-    return _Buffer(
-        where,
-        _name(raw, where),
-        *sizes,
-        raw["is_input"],
-        raw["is_output"],
-        _names(raw, "deps", where),
+    allocated, freed = (
+        expect(
+            raw.get(key),
+            int,
+            "bytes of at least 0",
+            f"{where}.{key}",
+            when=lambda size: 0 <= size < _LARGEST,
+        )
+        for key in ("size_alloc", "size_free")
     )
+    is_input, is_output = (
+        expect(raw.get(key), bool, "true or false", f"{where}.{key}")
+        for key in ("is_input", "is_output")
+    )
+    name, deps = _name(raw, where), _names(raw, "deps", where)
+    return _Buffer(where, name, allocated, freed, is_input, is_output, deps)
 
 
 def _build(name: str, document: Any) -> Graph:

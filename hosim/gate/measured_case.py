@@ -40,6 +40,7 @@ from hosim.hardware import Hardware
 from hosim.io import plan_from_dict, plan_to_dict, rescaled, workload_to_dict
 from hosim.plain_text import flat
 from hosim.result import WORKSPACE, Residency, Result, Timeline, Transfer
+from hosim.shipped import find_hardware, find_workload, is_shipped
 from hosim.study.asked import PolicyChoice, parse_choice
 from hosim.study.runs import Question, check, make_plan
 from hosim.timeline import blamed, occupancy
@@ -148,8 +149,6 @@ def _unfit(case: Case, asked: Question, error: str | None) -> Measured:
 
 
 def _profile(case: Case) -> Hardware:
-    from hosim.shipped import find_hardware
-
     return io.load_hardware(find_hardware(case.beside(case.hardware)))
 
 
@@ -217,8 +216,6 @@ def measure_lines(
 
 
 def _graph(case: Case, kept: Path | None) -> Graph:
-    from hosim.shipped import find_workload
-
     if case.entry is not None:
         return graph_of_entry(case.entry, case.folder)
     assert case.workload is not None
@@ -230,8 +227,6 @@ def _source(case: Case) -> str:
     """The fingerprint of the file of a case, or of the name of a model; empty for a function of the
     user's.
     """
-    from hosim.shipped import find_workload, is_shipped
-
     if case.workload is None:
         return ""
     text = case.beside(case.workload)
@@ -245,7 +240,6 @@ def asked_of(case: Case) -> dict[str, str]:
     """The question of a case; where its workload is a recipe, with what that says."""
     from hosim.base.files import read
     from hosim.base.files.formats import read_source
-    from hosim.shipped import find_workload, is_shipped
 
     asked = case.asked()
     if case.workload is None or io.names_model(text := case.beside(case.workload)):

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from hosim.base import files as reading
 from hosim.base.files import check_names
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.hardware import (
     SCOPES,
     Channel,
@@ -34,7 +34,6 @@ from hosim.io.key_tables import (
     KeyTable,
     Kind,
     by_name,
-    errors_of,
     format_key,
     literal,
     mapping,

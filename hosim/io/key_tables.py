@@ -6,8 +6,7 @@ wrong, such as an unknown name, is an :class:`InputError` with the path inside t
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cached_property
 from operator import attrgetter
@@ -16,7 +15,7 @@ from typing import Any, Generic, Literal, NotRequired, Optional, TypeVar
 from pydantic import TypeAdapter
 
 from hosim.base.files import format_of, unknown_name
-from hosim.errors import GraphError, HardwareError, InputError
+from hosim.errors import InputError
 from hosim.io.validators import Count, Name, mapping_type
 
 T = TypeVar("T")
@@ -196,19 +195,6 @@ def inside(step: str | int, error: InputError) -> InputError:
         error.message,
         where=f"{first}.{where}" if where and not where.startswith("[") else first + where,
     )
-
-
-@contextmanager
-def errors_of(source: str | None) -> Iterator[None]:
-    """Whatever is wrong with data is an :class:`InputError` that names ``source`` and the path
-    inside it.
-    """
-    try:
-        yield
-    except (GraphError, HardwareError, InputError) as error:
-        other = getattr(error, "source", None)  # a file that this one names
-        message = f"{other}: {error.message}" if other not in (None, source) else error.message
-        raise InputError(message, source=source, where=error.where) from None
 
 
 def optional(kind: Kind) -> Kind:

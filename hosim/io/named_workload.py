@@ -7,7 +7,7 @@ A model is a preset or the path of a ``config.json``.
 import os
 from difflib import get_close_matches
 
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
 from hosim.io import importers, models
 from hosim.io.any_format import load_any
@@ -55,9 +55,5 @@ def names_model(text: str) -> bool:
 
 def _built(text: str) -> Graph:
     parameters = importers.builder_parameters(text)
-    try:
+    with errors_of(f"workload {text.partition(':')[0]}"):
         return models.build(importers.name_of(parameters), with_runtime(parameters))
-    except InputError as error:
-        raise InputError(
-            error.message, source=f"workload {text.partition(':')[0]}", where=error.where
-        ) from None

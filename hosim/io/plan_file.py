@@ -34,7 +34,7 @@ from hosim.cache_plan import (
     PlanOrigin,
 )
 from hosim.edits import Edits, Recompute
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.graph import DEVICE, Graph
 from hosim.hardware import Hardware
 from hosim.io.key_tables import (
@@ -46,7 +46,6 @@ from hosim.io.key_tables import (
     Kind,
     Names,
     constant,
-    errors_of,
     format_key,
     inside,
     literal,

@@ -13,7 +13,7 @@ from typing import Any, NotRequired
 
 from hosim.base.files import read, write
 from hosim.data.expert_routing import Expert, Gate, Routing
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
 from hosim.io.key_tables import (
     COUNT,
@@ -23,7 +23,6 @@ from hosim.io.key_tables import (
     Kind,
     Names,
     constant,
-    errors_of,
     format_key,
     note,
     several,

@@ -18,7 +18,7 @@ from hosim.base.files import (
     read_bytes,
     write,
 )
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.graph import DEVICE, KINDS, PERSISTENT_KINDS, Graph, Op, Tensor
 from hosim.io.key_tables import (
     COUNT,
@@ -29,7 +29,6 @@ from hosim.io.key_tables import (
     KeyTable,
     Kind,
     Names,
-    errors_of,
     format_key,
     inside,
     keys,

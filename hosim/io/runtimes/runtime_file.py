@@ -11,6 +11,7 @@ from pydantic import Field, StrictBool, StrictInt, StrictStr
 
 from hosim.base import files as reading
 from hosim.data.runtime import COPIES, Runtime, RuntimeFigure
+from hosim.errors import errors_of
 from hosim.io.key_tables import (
     FLAG,
     NAME,
@@ -18,7 +19,6 @@ from hosim.io.key_tables import (
     Key,
     KeyTable,
     Kind,
-    errors_of,
     format_key,
     literal,
     mapping,

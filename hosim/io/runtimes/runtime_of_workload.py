@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from hosim.data.runtime import RUNTIME, Runtime, as_data
-from hosim.errors import HardwareError, InputError
+from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
 from hosim.io.runtimes.runtime_file import load_runtime, runtime_from_dict
 from hosim.shipped import find_runtime, runtimes
@@ -75,9 +75,5 @@ def under_runtime(graph: Graph, asked: object) -> Graph:
     recipe = graph.meta.get("builder")
     if not isinstance(recipe, Mapping):
         return replace(graph, meta={**graph.meta, RUNTIME: as_data(replace(runtime, options={}))})
-    try:
+    with errors_of(f"workload {graph.name} under {runtime.name}"):
         return build(graph.name, {**recipe, RUNTIME: as_data(runtime)})
-    except (HardwareError, InputError) as error:
-        raise InputError(
-            error.message, source=f"workload {graph.name} under {runtime.name}", where=error.where
-        ) from None

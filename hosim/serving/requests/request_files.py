@@ -11,7 +11,7 @@ from itertools import count, islice
 from typing import Any
 
 from hosim.base.files import check_widths, csv_rows, decode, read_bytes
-from hosim.errors import InputError
+from hosim.errors import InputError, expect
 from hosim.limits import Budget, within
 from hosim.serving.requests.request import Request
 
@@ -158,8 +158,7 @@ def _lines(text: str, source: str) -> list[Request]:
                 source=source,
                 where=f"line {number}",
             ) from None
-        if not isinstance(row, dict):
-            raise InputError("expected an object", source=source, where=f"line {number}")
+        expect(row, dict, "an object", f"line {number}", source)
         layout = next((one for one in _LINES if one.names(row)), None)
         if layout is None:
             known = " or ".join(dict.fromkeys(map(_keys, _LINES)))
@@ -249,11 +248,9 @@ def _conversations(text: str, source: str) -> tuple[list[Request], str]:
     budget, counted = Budget("records"), False
     for number, one in enumerate(listed):
         said = 0
-        messages = one.get("conversations") if isinstance(one, Mapping) else None
-        if not isinstance(messages, list):
-            raise InputError(
-                "expected an object with a list, 'conversations'", source=source, where=f"{number}"
-            )
+        given = one.get("conversations") if isinstance(one, Mapping) else None
+        what = "an object with a list, 'conversations'"
+        messages = expect(given, list, what, f"{number}", source)
         for place, message in enumerate(messages):
             where = f"{number}.conversations.{place}"
             budget.draw(source=source, where=where)

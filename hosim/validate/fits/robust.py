@@ -1,5 +1,5 @@
-"""Robust fits with intervals: a line through times, and a ratio of sums. Imports scipy and numpy
-when needed.
+"""Robust fits with intervals: a line through times, and a ratio of sums. Imports scipy when
+needed.
 """
 
 from collections.abc import Sequence
@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from math import gcd
 from statistics import median
 from typing import Any
+
+import numpy as np
 
 CONFIDENCE = 0.95
 _DRAWS = 200
@@ -88,7 +90,6 @@ def fit_line(sizes: Sequence[float], times_ns: Sequence[int]) -> tuple[Figure, F
     The loss is soft L1: times that are far off hardly count, nor does what the clock does not
     resolve. Samples of one size have latency 0.
     """
-    import numpy as np
     from scipy.optimize import least_squares
 
     size, time = np.asarray(sizes, float), np.asarray(times_ns, float)
@@ -126,7 +127,6 @@ def fit_slope(sizes: Sequence[float], times_ns: Sequence[int], fixed_ns: float) 
 
     The loss is soft L1, as in :func:`fit_line`. Sizes are above 0.
     """
-    import numpy as np
     from scipy.optimize import minimize_scalar
 
     size, time = np.asarray(sizes, float), np.asarray(times_ns, float)
@@ -148,8 +148,6 @@ def fit_slope(sizes: Sequence[float], times_ns: Sequence[int], fixed_ns: float) 
 
 def fit_share(predicted: Sequence[float], times_ns: Sequence[int]) -> Figure:
     """All measured time over all that was predicted; 1 if either is nothing."""
-    import numpy as np
-
     found, time = np.asarray(predicted, float), np.asarray(times_ns, float)
     if not found.sum() > 0 or not time.sum() > 0:
         return Figure(1, 1, 1, len(time))
@@ -162,8 +160,6 @@ def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
     """The same fit for each row of sample weights, by repeated weighted least squares: the loss is
     convex, it ends where scipy's does.
     """
-    import numpy as np
-
     found = np.tile(start, (len(weights), 1))
     a, b = rows[:, 0], rows[:, 1]
     products = (a * a, a * b, b * b, a * wanted, b * wanted)
@@ -185,8 +181,6 @@ def draws(count: int) -> Any:
     """Return the number of times that each of ``count`` samples is drawn, in each of a fixed number
     of bootstrap draws; always the same ones.
     """
-    import numpy as np
-
     random = np.random.default_rng(0)
     drawn = random.integers(0, count, (_DRAWS, count))
     return np.stack([np.bincount(row, minlength=count) for row in drawn]).astype(float)
@@ -196,8 +190,6 @@ def median_figure(values: Sequence[int]) -> Figure:
     """The median of measured values; of more than a few thousand, the interval is that of some of
     them, evenly spread.
     """
-    import numpy as np
-
     ordered = np.sort(np.asarray(values, float))
     some = ordered[:: max(1, len(ordered) // 2000)]
     drawn = np.random.default_rng(0).choice(some, (_DRAWS, len(some)))
@@ -206,8 +198,6 @@ def median_figure(values: Sequence[int]) -> Figure:
 
 def figure(value: float, drawn: Any, samples: int) -> Figure:
     """A figure with the interval that its bootstrap draws give."""
-    import numpy as np
-
     tail = 50 * (1 - CONFIDENCE)
     low, high = (float(edge) for edge in np.percentile(drawn, [tail, 100 - tail]))
     return Figure(float(value), min(low, float(value)), max(high, float(value)), samples)

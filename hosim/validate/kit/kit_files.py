@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hosim.base import files
-from hosim.errors import InputError
+from hosim.errors import InputError, expect
 
 FORMAT = "hosim.gpu/1"
 """The format of every file of the kit."""
@@ -62,14 +62,14 @@ class KitRun:
 def read_json(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
     """A file of the kit, with these keys. Raises :class:`InputError`."""
     content = files.read_json(str(path), "a file of the kit", "measure again: python -m hosim.gpu")
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(
-            f"expected a file that `python -m hosim.gpu` writes (format {FORMAT})", source=str(path)
-        )
-    missing = [key for key in keys if key not in content]
+    what = f"a file that `python -m hosim.gpu` writes (format {FORMAT})"
+    found = expect(
+        content, dict, what, source=str(path), when=lambda one: one.get("format") == FORMAT
+    )
+    missing = [key for key in keys if key not in found]
     if missing:
         raise InputError(f"expected the key {missing[0]!r}", source=str(path))
-    return content
+    return found
 
 
 def measured_device(path: Path) -> Mapping[str, Any]:
@@ -79,8 +79,7 @@ def measured_device(path: Path) -> Mapping[str, Any]:
     source = str(path)
     device = _object(read_json(path, ["device"])["device"], source, "device")
     for key in ("name", "kind"):
-        if not isinstance(device.get(key), str):
-            raise InputError("expected a text", source=source, where=f"device.{key}")
+        expect(device.get(key), str, "a text", f"device.{key}", source)
     if device["kind"] != "cpu":
         for key in ("free_memory_bytes", "host_memory_bytes"):
             whole(device.get(key), source, f"device.{key}", least=2)
@@ -101,11 +100,10 @@ def model_sizes(path: Path, model: str) -> tuple[int, int]:
 def bandwidth_sweep(path: Path) -> BandwidthSweep:
     """The sweep in ``bandwidth.json``. Raises :class:`InputError`."""
     sweep, source = read_json(path, ["copies"]), str(path)
-    if not isinstance(sweep["copies"], list):
-        raise InputError("expected a list of copies", source=source, where="copies")
+    listed = expect(sweep["copies"], list, "a list of copies", "copies", source)
     copies = tuple(
         _swept(_object(row, source, f"copies[{i}]"), source, f"copies[{i}]")
-        for i, row in enumerate(sweep["copies"])
+        for i, row in enumerate(listed)
     )
     device = sweep.get("device")
     name = device.get("name") if isinstance(device, dict) else None
@@ -113,13 +111,11 @@ def bandwidth_sweep(path: Path) -> BandwidthSweep:
 
 
 def _swept(row: Mapping[str, Any], source: str, where: str) -> SweptCopies:
-    direction, pinned = row.get("direction"), row.get("pinned")
-    if direction not in DIRECTIONS:
-        raise InputError(
-            f"expected one of {', '.join(DIRECTIONS)}", source=source, where=f"{where}.direction"
-        )
-    if not isinstance(pinned, bool):
-        raise InputError("expected true or false", source=source, where=f"{where}.pinned")
+    what, place = f"one of {', '.join(DIRECTIONS)}", f"{where}.direction"
+    direction = expect(
+        row.get("direction"), str, what, place, source, when=lambda one: one in DIRECTIONS
+    )
+    pinned = expect(row.get("pinned"), bool, "true or false", f"{where}.pinned", source)
     size = whole(row.get("bytes"), source, f"{where}.bytes", least=1)
     return SweptCopies(direction, pinned, size, _times(row.get("ns"), source, f"{where}.ns"))
 
@@ -137,21 +133,17 @@ def kit_run(path: Path) -> KitRun:
 
 
 def _times(value: object, source: str, where: str) -> tuple[int, ...]:
-    if not isinstance(value, list) or not value:
-        raise InputError("expected a list of at least one time in ns", source=source, where=where)
-    return tuple(whole(time, source, f"{where}[{i}]") for i, time in enumerate(value))
+    times = expect(value, list, "a list of at least one time in ns", where, source, when=bool)
+    return tuple(whole(time, source, f"{where}[{i}]") for i, time in enumerate(times))
 
 
 def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise InputError("expected an object", source=source, where=where)
-    return value
+    return expect(value, dict, "an object", where, source)
 
 
 def whole(value: object, source: str, where: str, least: int = 0) -> int:
     """A value that has to be a whole number; raises :class:`InputError` with its place for another
     one.
     """
-    if type(value) is not int or not least <= value <= LARGEST:
-        raise InputError(f"expected a whole number of at least {least}", source=source, where=where)
-    return value
+    what = f"a whole number of at least {least}"
+    return expect(value, int, what, where, source, when=lambda n: least <= n <= LARGEST)

@@ -23,6 +23,8 @@ from dataclasses import replace
 from functools import partial
 from statistics import median_low
 
+import numpy as np
+
 from hosim.io.importers.recordings import CLOCK_STEP_NS, StreamId, stream_of
 from hosim.validate.recorded_steps.latencies import FEWEST, PLAUSIBLE, fit_latencies
 from hosim.validate.recorded_steps.one_step import EndsOfOps, one_step
@@ -183,8 +185,6 @@ def _by_period(built: Structure) -> Iterable[list[int]]:
 
 def _shortest_period(names: Sequence[str]) -> int:
     """After how many ops nearly all names repeat; 0 if they do not."""
-    import numpy as np
-
     sequence = numbered(names)
     some = (
         np.linspace(0, len(names) // 2 - 1, 64).astype(int) if len(names) > 1 else np.zeros(0, int)
@@ -249,8 +249,6 @@ def _period(names: Sequence[str], before: Sequence[int]) -> int:
     """Return the number of ops after which most of these ops have their repetition on their
     stream.
     """
-    import numpy as np
-
     sequence = numbered(names)
     chosen = np.array(before)
     best, most = len(names), 0

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from hosim.io.importers.recordings import KinetoTrace, program_order
 
 _STEP = re.compile(r"ProfilerStep#\d+")
@@ -92,16 +94,12 @@ def issued_from(trace: KinetoTrace, instant_ns: int) -> tuple[int, ...]:
 
 def numbered(names: Sequence[str]) -> Any:
     """An array with a number for each name, the same for the same one."""
-    import numpy as np
-
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names])
 
 
 def _repeated(names: Sequence[str]) -> list[int]:
     """Return the start of each repetition."""
-    import numpy as np
-
     sequence = numbered(names)
     size = len(sequence)
     found: list[list[int]] = []

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from hosim.base.files import opened
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.io.importers.stored import StoredRecord, ZipWindow, records_of
 from hosim.limits import within
 
@@ -65,11 +65,8 @@ def read_archive(source: str) -> Pt2Archive:
     """The records in the file ``source``. Raises :class:`InputError` if it is damaged, or has what
     ``torch.export.save`` does not write.
     """
-    try:
-        with opened(source) as stream:
-            return _archive(stream, source)
-    except InputError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
+    with errors_of(source), opened(source) as stream:
+        return _archive(stream, source)
 
 
 def _archive(stream: BinaryIO, source: str) -> Pt2Archive:

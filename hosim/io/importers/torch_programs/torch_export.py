@@ -42,7 +42,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from hosim.cache_plan import CacheOp, Plan
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
 from hosim.io.importers.stored import cut_all
 from hosim.io.importers.torch_programs.pt2_archive import read_archive
@@ -239,10 +239,8 @@ def import_pt2(path: str | os.PathLike[str], dims: Mapping[str, int] | None = No
     """
     source = os.fspath(path)
     found = read_program(read_archive(source))
-    try:
+    with errors_of(source):
         found = with_dims(found, dims or {})
-    except InputError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
     require_torch()
     from hosim.io.importers.torch_programs import torch_pt2
 

@@ -21,7 +21,7 @@ from typing import Any
 from hosim.analysis.costmodel.kernels import KernelSizes
 from hosim.base.files import read_json
 from hosim.data.unknown_ops import UNKNOWN_OPS, is_unknown
-from hosim.errors import InputError
+from hosim.errors import InputError, errors_of, expect
 from hosim.graph import Graph, GraphBuilder
 from hosim.io.importers.aten_flops import CallShapes, aten_flops, aten_kernel, composed_flops
 from hosim.io.importers.op_kinds import op_kind
@@ -178,11 +178,9 @@ def import_torch_trace(path: str | os.PathLike[str]) -> Graph:
     """
     source = os.fspath(path)
     document = _document(Path(path))
-    try:
+    with errors_of(source):
         nodes = [_node(i, raw) for i, raw in enumerate(_nodes(document))]
         return _build(Path(path).name.split(".")[0], document.get("schema"), nodes)
-    except InputError as error:
-        raise InputError(error.message, source=source, where=error.where) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,15 +200,13 @@ def recorded_calls(path: str | os.PathLike[str]) -> tuple[RecordedCall, ...]:
     :class:`InputError` for a damaged file.
     """
     listed = []
-    try:
+    with errors_of(os.fspath(path)):
         for i, raw in enumerate(_nodes(_document(Path(path)))):
             node, attrs = _node(i, raw), _attributes(raw)
             began, thread = (raw.get(key, attrs.get(key)) for key in ("rf_id", "tid"))
             if type(began) is int and type(thread) is int:
                 inputs = tuple(tensor for argument in node.inputs for tensor in argument)
                 listed.append((began, RecordedCall(node.name, thread, inputs, tuple(node.outputs))))
-    except InputError as error:
-        raise InputError(error.message, source=os.fspath(path), where=error.where) from None
     return tuple(call for _, call in sorted(listed, key=lambda item: item[0]))
 
 
@@ -225,16 +221,11 @@ def _attributes(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _document(path: Path) -> Mapping[str, Any]:
     source = os.fspath(path)
     document = read_json(source, "an execution trace", "record it again")
-    if not isinstance(document, dict):
-        raise InputError("expected an object with the key nodes", source=source)
-    return document
+    return expect(document, dict, "an object with the key nodes", source=source)
 
 
 def _nodes(document: Mapping[str, Any]) -> Sequence[Any]:
-    nodes = document.get("nodes")
-    if not isinstance(nodes, list) or not nodes:
-        raise InputError("expected a list of at least one node", where="nodes")
-    return nodes
+    return expect(document.get("nodes"), list, "a list of at least one node", "nodes", when=bool)
 
 
 def _node(position: int, raw: Any) -> _TraceNode:
@@ -242,23 +233,14 @@ def _node(position: int, raw: Any) -> _TraceNode:
     (``inputs.values``, ``attrs``).
     """
     where = f"nodes[{position}]"
-    if not isinstance(raw, dict):
-        raise InputError("expected an object", where=where)
+    expect(raw, dict, "an object", where)
     attrs = _attributes(raw)
     parent: Any = raw.get("parent", raw.get("ctrl_deps"))
     schema = raw.get("op_schema", attrs.get("op_schema", ""))
-    for key, value, expected in (
-        ("id", raw.get("id"), int),
-        ("parent", parent, int),
-        ("name", raw.get("name"), str),
-    ):
-        if type(value) is not expected:
-            raise InputError(
-                f"expected {'a name' if expected is str else 'a whole number'}",
-                where=f"{where}.{key}",
-            )
-    if not isinstance(schema, str):
-        raise InputError("expected text", where=f"{where}.op_schema")
+    for key, value in (("id", raw.get("id")), ("parent", parent)):
+        expect(value, int, "a whole number", f"{where}.{key}")
+    expect(raw.get("name"), str, "a name", f"{where}.name")
+    expect(schema, str, "text", f"{where}.op_schema")
     inputs, given, values, taken = _operands(raw, "input", where)
     outputs, made, _, types = _operands(raw, "output", where)
     operator = raw["name"].rpartition("::")[2] or raw["name"]
@@ -281,8 +263,7 @@ def _operands(
         values, shapes, strides, types = (
             values.get(key) for key in ("values", "shapes", "strides", "types")
         )
-    if not isinstance(values, list):
-        raise InputError("expected a list", where=f"{where}.{side}s")
+    expect(values, list, "a list", f"{where}.{side}s")
     shapes, strides = (
         part if isinstance(part, list) and len(part) == len(values) else [None] * len(values)
         for part in (shapes, strides)

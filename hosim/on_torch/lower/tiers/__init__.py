@@ -9,10 +9,14 @@ if TYPE_CHECKING:
     from hosim.on_torch.lower.tiers.error_text import in_one_line, unlike
     from hosim.on_torch.lower.tiers.file_tier import ALIGNMENT, CHUNK_BYTES, FileBlock, FileTier
     from hosim.on_torch.lower.tiers.host_bytes import DeviceBytes, HostBytes, copy_bytes, part_of
-    from hosim.on_torch.lower.tiers.host_pool import SLAB_BYTES, HostPool
+    from hosim.on_torch.lower.tiers.host_pool import (
+        SLAB_BYTES,
+        HostPool,
+        memory_of_tiers,
+        shrink_host_memory,
+    )
     from hosim.on_torch.lower.tiers.measured_timeline import measured, timeline_of
     from hosim.on_torch.lower.tiers.residents import Residents, TensorCopies, resizable
-    from hosim.on_torch.lower.tiers.tier_memory import memory_of_tiers, shrink_host_memory
     from hosim.on_torch.lower.tiers.transfers import (
         Device,
         Done,
@@ -31,10 +35,9 @@ else:
             "error_text": "in_one_line unlike",
             "file_tier": "ALIGNMENT CHUNK_BYTES FileBlock FileTier",
             "host_bytes": "DeviceBytes HostBytes copy_bytes part_of",
-            "host_pool": "HostPool SLAB_BYTES",
+            "host_pool": "HostPool SLAB_BYTES memory_of_tiers shrink_host_memory",
             "measured_timeline": "measured timeline_of",
             "residents": "Residents TensorCopies resizable",
-            "tier_memory": "memory_of_tiers shrink_host_memory",
             "transfers": "Device Done Event Label Origin Place RunMemory TierBlock",
         },
     )

@@ -1,18 +1,22 @@
-"""Host memory of one tier, in large slabs: pinning takes milliseconds for each call, and torch's
-pinned memory is never given back.
+"""The memory of the tiers below the device tier, on a real machine: files where a folder is named,
+else host memory in large slabs. Pinning takes milliseconds for each call, and torch's pinned memory
+is never given back.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 from bisect import insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 import torch
 
-from hosim.errors import ExecutionError
+from hosim.errors import ExecutionError, InputError
+from hosim.hardware import Hardware
+from hosim.on_torch.lower.tiers.file_tier import FileTier, Later
 from hosim.on_torch.lower.tiers.transfers import Event
 from hosim.units import human_size
 
@@ -21,9 +25,6 @@ SLAB_BYTES = 256 << 20
 
 ALIGNMENT = 64
 """Blocks begin at multiples of this."""
-
-Later = Callable[[Sequence[Event], Callable[[], None]], None]
-"""Calls a function once some events are done."""
 
 
 class Pinning(Protocol):
@@ -192,6 +193,59 @@ class HostBlock:
         if self._place is not None:
             (slab, start), self._place, self.bytes = self._place, None, None
             self._pool.give_back(slab, start, self.size_bytes)
+
+
+def memory_of_tiers(
+    hardware: Hardware,
+    directories: Mapping[str, str | os.PathLike[str]],
+    later: Later,
+    *,
+    direct: bool,
+    pinning: Pinning | None = None,
+) -> dict[str, HostPool | FileTier]:
+    """Return the memory that holds the bytes of each tier but the device tier, by name.
+
+    Raises :class:`InputError` for a folder of no such tier and for one that cannot be used, and for
+    channels that share a queue, as each is run by itself here; nothing stays open then.
+    """
+    for channel in hardware.channels:
+        if channel.queue is not None:
+            raise InputError(
+                f"{hardware.name} says that channels share a queue, and plans run here with one for "
+                "each; leave that out of the profile",
+                where=f"channels.{channel.name}.queue",
+            )
+    below = {
+        tier.name: tier.capacity_bytes
+        for tier in hardware.tiers
+        if tier.name != hardware.device_tier
+    }
+    for name in directories:
+        if name not in below:
+            known = ", ".join(below) or "none"
+            raise InputError(
+                f"no tier {name!r} below the device tier of {hardware.name} (tiers: {known})",
+                source="directories",
+            )
+    made: dict[str, HostPool | FileTier] = {}
+    try:
+        for name, capacity in below.items():
+            if name in directories:
+                made[name] = FileTier(name, directories[name], capacity, later, direct)
+            else:
+                made[name] = HostPool(name, capacity, later, pinning)
+    except BaseException:
+        for tier in made.values():
+            tier.close()
+        raise
+    return made
+
+
+def shrink_host_memory(tiers: Mapping[str, HostPool | FileTier]) -> None:
+    """Give host memory that holds nothing back to the system."""
+    for tier in tiers.values():
+        if isinstance(tier, HostPool):
+            tier.shrink()
 
 
 def _aligned(size_bytes: int) -> int:
