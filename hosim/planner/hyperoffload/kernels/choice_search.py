@@ -15,7 +15,7 @@ from hosim.planner.hyperoffload.kernels.choice_cells import FIELDS, WHOLE
 from hosim.planner.hyperoffload.kernels.drawn_changes import SEED
 from hosim.planner.hyperoffload.kernels.stall_changes import WHOLE_RUN, StallChanges
 
-STALE, REFUSED, LEADING, LOOKED, DIFFERING, BEST_LEFT, BEST_NS, BEST_BYTES, FLOOR_NS = (
+STALE, REFUSED, LEADING, HAS_LOOKED, DIFFERING, BEST_LEFT, BEST_NS, BEST_BYTES, FLOOR_NS = (
     1, 2, 3, 4, 5, 6, 7, 8, 9,
 )  # fmt: skip
 """Places in the record of a search: changes without a better plan, and refused ones; changes left
@@ -108,9 +108,9 @@ class ChoiceSearch(StallChanges):
         if self.is_better():
             self.note_best()
             self.search[STALE] = 0
-            self.search[LOOKED] = 0
+            self.search[HAS_LOOKED] = 0
         elif self.below_of(5) == 0:
-            self.search[LOOKED] = 0
+            self.search[HAS_LOOKED] = 0
 
     def is_better(self) -> bool:
         """Whether the present choices are better than the best so far."""
@@ -129,7 +129,7 @@ class ChoiceSearch(StallChanges):
         """Make the cells the present choices, of a search whose record was put back; whether the
         table has places for them.
         """
-        self.search[LOOKED] = 0
+        self.search[HAS_LOOKED] = 0
         return self.load()
 
     def go_on(self, until: int) -> bool:
@@ -147,9 +147,9 @@ class ChoiceSearch(StallChanges):
 
     def try_one(self) -> None:
         """Try one change."""
-        if not self.search[LOOKED]:
+        if not self.search[HAS_LOOKED]:
             self.look()
-            self.search[LOOKED] = 1
+            self.search[HAS_LOOKED] = 1
         self.draw()
         self.work += OF_A_DRAW
         if self.changes == 0:
@@ -183,7 +183,7 @@ class ChoiceSearch(StallChanges):
         if self.search[STALE] > STUCK_AFTER:
             self.go_back()
             self.search[STALE] = 0
-            self.search[LOOKED] = 0
+            self.search[HAS_LOOKED] = 0
             self.search[LEADING] = AWAY_BY
         if self.search[REFUSED] > LOST:
             self.waits = 0
