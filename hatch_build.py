@@ -4,6 +4,7 @@ pure, and both run interpreted.
 
 import ast
 import os
+import re
 import sys
 import sysconfig
 import tempfile
@@ -167,8 +168,8 @@ def _with_arrays(source: str, types: str) -> tuple[str, str]:
         if not isinstance(made, ast.ClassDef) or not arrays:
             continue
         declared = [f"    cdef {TYPES[each.annotation.id]} {name}" for name, each in arrays.items()]
-        types = types.replace(
-            f"cdef class {made.name}:", "\n".join([f"cdef class {made.name}:", *declared])
+        types = re.sub(
+            rf"(cdef class {made.name}(\(\w+\))?:)", "\n".join([r"\1", *declared]), types
         )
         taking = next(each for each in ast.walk(made) if isinstance(each, ast.For))
         for each in (*arrays.values(), taking):

@@ -1,13 +1,13 @@
 """The reservations of a channel, against a list of its free nanoseconds."""
 
-from unittest.mock import patch
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hosim.engine.cells import flags, ints, longs
 from hosim.hardware import Channel, Compute, Fabric, Hardware, Tier
-from hosim.planner.hyperoffload.tensor_choices import ChannelTimeline, left_rates, timelines
+from hosim.planner.hyperoffload.kernels import GapSweep, form_of
+from hosim.planner.hyperoffload.tensor_choices import left_rates, timelines
 
 SPAN = 60
 """Instants of the brute-force model; nothing is reserved beyond, so that all is free from there
@@ -37,13 +37,39 @@ class Free:
 
 INSTANTS, LENGTHS = st.integers(0, SPAN), st.integers(1, 9)
 STEPS = st.lists(st.tuples(st.booleans(), INSTANTS, INSTANTS, LENGTHS), max_size=25)
+FORMS = pytest.mark.parametrize("form", [GapSweep, form_of(GapSweep)], ids=["plain", "as run"])
+DECLARED = GapSweep.__mro__[1].__annotations__ | GapSweep.__annotations__
+ROOM = 60
+"""More than the intervals that any test reserves."""
 
 
-def reserved(steps: list[tuple[bool, int, int, int]]) -> tuple[ChannelTimeline, Free]:
+class Reserved:
+    """One channel of a sweep: of trips, number k takes k nanoseconds."""
+
+    def __init__(self, form: type[GapSweep]) -> None:
+        made = {"Longs": longs, "Ints": ints, "Flags": flags, "Int": lambda values: values[0]}
+        cells = {name: made[kind]([0] * ROOM) for name, kind in DECLARED.items()}
+        cells |= {"room": ROOM, "trip_ns": longs(range(10)), "smallest": longs([1])}
+        self.kernel = form(cells, 0, 0, 0, 0)
+
+    def earliest(self, release: int, length: int) -> int:
+        return self.kernel.earliest(0, length, release)
+
+    def latest(self, deadline: int, length: int, release: int) -> int | None:
+        found = self.kernel.latest(0, length, deadline, release)
+        return None if found < 0 else found
+
+    def reserve(self, start: int, length: int) -> None:
+        self.kernel.reserve(0, start, length)
+
+
+def reserved(
+    form: type[GapSweep], steps: list[tuple[bool, int, int, int]]
+) -> tuple[Reserved, Free]:
     """Both models after the same reservations, each as early or as late as it fits, on which they
     agree.
     """
-    timeline, free = ChannelTimeline(), Free()
+    timeline, free = Reserved(form), Free()
     for late, a, b, length in steps:
         at = timeline.latest(max(a, b), length, min(a, b)) if late else timeline.earliest(a, length)
         assert at == (
@@ -55,65 +81,53 @@ def reserved(steps: list[tuple[bool, int, int, int]]) -> tuple[ChannelTimeline, 
     return timeline, free
 
 
-@given(STEPS, INSTANTS, LENGTHS)
+@FORMS
+@given(steps=STEPS, release=INSTANTS, length=LENGTHS)
 def test_earliest_is_the_first_free_interval(
-    steps: list[tuple[bool, int, int, int]], release: int, length: int
+    form: type[GapSweep], steps: list[tuple[bool, int, int, int]], release: int, length: int
 ) -> None:
-    timeline, free = reserved(steps)
-    assert timeline.earliest(release, length) == free.earliest(release, length)
-
-
-@given(STEPS, STEPS, INSTANTS, LENGTHS)
-def test_what_a_search_has_passed_over_is_passed_over_at_once(
-    steps: list[tuple[bool, int, int, int]],
-    more: list[tuple[bool, int, int, int]],
-    release: int,
-    length: int,
-) -> None:
-    noted = patch.multiple(
-        "hosim.planner.hyperoffload.tensor_choices.channel_reservations", _MANY=0, _EVERY=1
-    )
-    with noted:  # every busy interval passed is
-        timeline, free = reserved(steps)
-        assert timeline.earliest(release, length) == free.earliest(release, length)
-        for _, a, _, size in more:
-            at = timeline.earliest(a, size)
-            assert at == free.earliest(a, size)
-            timeline.reserve(at, size)
-            free.busy.update(range(at, at + size))
+    timeline, free = reserved(form, steps)
+    for _ in range(2):
         assert timeline.earliest(release, length) == free.earliest(release, length)
 
 
-@given(STEPS, INSTANTS, LENGTHS, INSTANTS)
+@FORMS
+@given(steps=STEPS, deadline=INSTANTS, length=LENGTHS, release=INSTANTS)
 def test_latest_is_the_last_free_interval_before_the_deadline(
-    steps: list[tuple[bool, int, int, int]], deadline: int, length: int, release: int
+    form: type[GapSweep],
+    steps: list[tuple[bool, int, int, int]],
+    deadline: int,
+    length: int,
+    release: int,
 ) -> None:
-    timeline, free = reserved(steps)
+    timeline, free = reserved(form, steps)
     assert timeline.latest(deadline, length, release) == free.latest(deadline, length, release)
 
 
-@given(STEPS, INSTANTS)
+@FORMS
+@given(steps=STEPS, at=INSTANTS)
 def test_what_takes_no_time_fits_at_every_edge(
-    steps: list[tuple[bool, int, int, int]], at: int
+    form: type[GapSweep], steps: list[tuple[bool, int, int, int]], at: int
 ) -> None:
-    timeline, free = reserved(steps)
+    timeline, free = reserved(form, steps)
     assert timeline.earliest(at, 0) == free.earliest(at, 0)
     assert timeline.latest(at, 0, 0) == free.latest(at, 0, 0)
     timeline.reserve(at, 0)
     assert timeline.earliest(0, 1) == free.earliest(0, 1)
 
 
-def test_by_hand() -> None:
-    timeline = ChannelTimeline()
-    timeline.reserve(10, 10)
-    timeline.reserve(30, 10)
-    assert timeline.earliest(0, 10) == 0
-    assert timeline.earliest(0, 11) == 40  # 11 fit neither before 10 nor between 20 and 30
-    assert timeline.latest(40, 10, 0) == 20
-    assert timeline.latest(40, 10, 21) is None
-    timeline.reserve(20, 10)  # joins both: 10 to 40 is one interval
-    assert timeline.latest(40, 10, 0) == 0
-    assert timeline.earliest(5, 6) == 40
+@FORMS
+def test_by_hand(form: type[GapSweep]) -> None:
+    timeline = Reserved(form)
+    timeline.reserve(12, 8)
+    timeline.reserve(32, 8)
+    assert timeline.earliest(0, 9) == 0
+    assert timeline.earliest(5, 9) == 20  # 9 do not fit between 5 and 12
+    assert timeline.latest(40, 9, 0) == 23
+    assert timeline.latest(40, 9, 24) is None
+    timeline.reserve(20, 12)  # joins both: 12 to 40 is one interval
+    assert timeline.latest(40, 9, 0) == 3
+    assert timeline.earliest(5, 8) == 40
 
 
 def two_ways(fabric: int, h2d: int = 40, nvme: int = 26) -> tuple[Hardware, dict[str, str]]:
@@ -143,5 +157,6 @@ def test_what_a_fabric_leaves_the_slower_way(
 ) -> None:
     machine, ways = two_ways(fabric)
     assert left_rates(machine, ways) == left
-    found = timelines(machine, ways, 1)
-    assert (found["ddr"] is found["nvme"]) == together
+    first, smallest = timelines(machine, ways, 10)
+    assert (first["ddr"] == first["nvme"]) == together
+    assert smallest == {tier: 10 * 10**9 // left[tier] // 2 for tier in first.values()}

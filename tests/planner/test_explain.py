@@ -182,7 +182,7 @@ def test_selection_says_where_it_took_a_gap_and_whom_it_preferred() -> None:
 
 
 def test_the_rival_is_the_best_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hosim.planner.hyperoffload.selection._LOOK", 3)
+    monkeypatch.setattr("hosim.planner.hyperoffload.sweep_cells._LOOK", 3)
     # 30 B of a, b and c from f0 on, and 10 B of workspace in f2: 10 B over for 20 ns. a and c, used
     # by f6, are away for all of it; b, used by f3, can come up only when f2 has ended, so that f3
     # waits 10 ns, each of which weighs 4

@@ -95,11 +95,11 @@ def test_by_the_listed_order_all_fits_and_no_more_moves(data):
     graph = data.draw(graphs(8))
     problem = analyse(graph, behind(10**6))
     choices = everything(problem)
-    least = max(account(problem, choices)[0][: len(graph.ops)], default=0)
+    least = max(account(problem, choices)[: len(graph.ops)], default=0)
     budget = int(least) + data.draw(st.integers(0, 200))
     found = least_traffic(problem, choices, 1.0, budget)
     assert set(found) <= set(choices)
-    assert max(account(problem, found)[0][: len(graph.ops)], default=0) <= budget
+    assert max(account(problem, found)[: len(graph.ops)], default=0) <= budget
     moved = [
         sum([graph.tensors[c.tensor].size_bytes for c in insert(problem, each, "").cache_ops])
         for each in (choices, found)

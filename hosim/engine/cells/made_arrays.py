@@ -84,18 +84,22 @@ def _cells(code: str, values: Numbers) -> Cells:
     return (found if len(found) else np.zeros(1, code)).data.cast("B").cast(code)  # type: ignore[call-overload]
 
 
-def made_cells(declares: type, numbers: Mapping[str, int]) -> dict[str, Cells]:
+def made_cells(
+    declares: type, numbers: Mapping[str, int], *, plain: bool = not COMPILED
+) -> dict[str, Cells]:
     """The arrays that a class of the loop declares to be made and that are no state; ``numbers``
-    are those that sizes name.
+    are those that sizes name, ``plain`` asks for lists.
     """
-    return _laid_out(_sizes(declares, numbers, kept=False))[1]
+    return _laid_out(_sizes(declares, numbers, kept=False), plain)[1]
 
 
 def _laid_out(
-    sizes: Sequence[tuple[str, str, int, int]],
+    sizes: Sequence[tuple[str, str, int, int]], plain: bool
 ) -> tuple[list[memoryview], dict[str, Cells]]:
-    """All arrays of each type as bytes, and each array by name: a part of those of its type."""
-    if not COMPILED:
+    """All arrays of each type as bytes, and each array by name: a part of those of its type; or
+    lists.
+    """
+    if plain:
         return [], {name: [first] * size for name, _, size, first in sizes}
     wholes, by_name = [], dict[str, Cells]()
     for code in "Biq":
@@ -155,7 +159,7 @@ class StateCells:
     """
 
     def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
-        self._wholes, self.by_name = _laid_out(_sizes(declares, numbers, kept=True))
+        self._wholes, self.by_name = _laid_out(_sizes(declares, numbers, kept=True), not COMPILED)
         self._first = self.kept()
 
     def begin(self) -> None:

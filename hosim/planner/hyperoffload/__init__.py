@@ -9,8 +9,12 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.planner.hyperoffload.arms import spreading, stretched, swept
     from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
-    from hosim.planner.hyperoffload.gap_scoring import GapScore, Weights
-    from hosim.planner.hyperoffload.judged_gaps import STARTS_BELOW, JudgedGap, judged_gaps
+    from hosim.planner.hyperoffload.judged_gaps import (
+        STARTS_BELOW,
+        GapScore,
+        JudgedGap,
+        judged_gaps,
+    )
     from hosim.planner.hyperoffload.judgement import (
         EVERYTHING,
         LOCAL_SEARCH,
@@ -27,6 +31,7 @@ if TYPE_CHECKING:
     from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
     from hosim.planner.hyperoffload.selection import Selection, select, uses_gap
     from hosim.planner.hyperoffload.soonest_end import moving_ns, soonest_end_ns
+    from hosim.planner.hyperoffload.sweep_cells import Weights
     from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 else:
     __getattr__, __dir__ = lazy_names(
@@ -34,14 +39,14 @@ else:
         {
             "arms": "spreading stretched swept",
             "gap_figures": "GapFigures gap_figures",
-            "gap_scoring": "GapScore Weights",
-            "judged_gaps": "JudgedGap STARTS_BELOW judged_gaps",
+            "judged_gaps": "GapScore JudgedGap STARTS_BELOW judged_gaps",
             "judgement": "EVERYTHING Judgement LOCAL_SEARCH RIVAL SELECTION",
             "least_traffic": "least_traffic nearer_tiers with_least_traffic",
             "pipeline": "plan search",
             "search": "Arm Found PlannedGraph Search",
             "selection": "Selection select uses_gap",
             "soonest_end": "moving_ns soonest_end_ns",
+            "sweep_cells": "Weights",
             "unneeded_moves": "without_unneeded",
         },
     )

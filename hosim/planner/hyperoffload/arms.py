@@ -16,11 +16,11 @@ from hosim.planner.hyperoffload.choice_passes import (
     in_time,
     usual_bytes,
 )
-from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import EVERYTHING, LEAST_TRAFFIC, SELECTION, SPREAD
 from hosim.planner.hyperoffload.least_traffic import from_the_farthest, with_least_traffic
-from hosim.planner.hyperoffload.search import OF_A_PASS, Arm, Found, PlannedGraph, Search
+from hosim.planner.hyperoffload.search import Arm, Found, PlannedGraph, Search
 from hosim.planner.hyperoffload.selection import select
+from hosim.planner.hyperoffload.sweep_cells import Weights
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
 from hosim.planner.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
 
@@ -36,8 +36,10 @@ Without any a step often gets stuck.
 """
 _PART = 0.4, 1.0
 """Between which parts of all gaps sweeps that are drawn take, and of transfer times."""
-_OF_A_GAP = 40
-"""The work of judging one gap in a sweep, and of moving what a tensor does ahead."""
+_OF_A_GAP, _OF_A_CHOICE = 2, 20
+"""The work of a sweep or a spread for each op and gap of a graph, and for each tensor that it
+moves, whose returns are then moved ahead. Judging a gap is a unit.
+"""
 
 
 def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
@@ -54,8 +56,7 @@ def _sweep(
     search: Search, planned: PlannedGraph, problem: Problem, budget_bytes: int, weights: Weights
 ) -> bool:
     before, selection = search.best, select(problem, budget_bytes, weights)
-    search.work.done += _OF_A_GAP * (selection.judged + len(selection.choices))
-    search.work.done += OF_A_PASS * len(planned.problem.graph.ops)
+    search.work.done += selection.judged + _work_of_choices(problem, selection.choices)
     search.note_full(selection.full)
     planned.selection = planned.selection or selection
     for choices in (
@@ -66,6 +67,10 @@ def _sweep(
         if search.done:
             break
     return search.best is not before
+
+
+def _work_of_choices(problem: Problem, choices: Choices) -> int:
+    return _OF_A_GAP * (len(problem.graph.ops) + len(problem.gaps)) + _OF_A_CHOICE * len(choices)
 
 
 def sweeping(placement: Placement | None = None) -> Arm:
@@ -148,7 +153,7 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
             if choices is None:  # with more room to spare there is none, either
                 most = spare - 1
                 continue
-            search.work.done += OF_A_PASS * len(problem.graph.ops) + _OF_A_GAP * len(choices)
+            search.work.done += _work_of_choices(problem, choices)
             found = advance(problem, choices, budget)
             search.offer(Found(planned.evaluate(found), planned, SPREAD))
             yield
@@ -185,7 +190,7 @@ def _drawn(search: Search, problem: Problem) -> Choices:
     selection = select(
         replace(problem, gaps=left), int(search.budget_bytes * rng.uniform(0.9, 1.0)), weights
     )
-    search.work.done += _OF_A_GAP * selection.judged + OF_A_PASS * len(problem.graph.ops)
+    search.work.done += selection.judged + _work_of_choices(problem, selection.choices)
     tiers = [tier.name for tier in problem.below if not has_hops(problem.hardware, tier)]
     elsewhere = rng.random() if len(tiers) > 1 and rng.random() < 0.5 else 0.0
     return {

@@ -3,12 +3,16 @@
 cimport cython
 from hosim.engine.compiled_loop cimport ENDED, LATE, MOVES, NEVER, ROW, SAME, STOPPED, STUCK, Loop
 
+cdef extern from *:
+    ctypedef long long wide "__int128"
+
 cdef int UNSET, AWAY, RETURN, STORE, LEAVE, TURN, STORE_TURN, TIER, FIELDS, START, BELOW_IN, SAVE, SAVE_TURN, WHOLE, STAYS
 cdef int AT_HOME, WITH_COPY, STARTS_BELOW, IS_STORE, IS_DETACH, IS_PREFETCH, NO_OP, OF_A_JUDGEMENT, OF_A_CHANGE, PUT_BACK, SEED
 cdef int OF_RETURN, OF_STORE, OF_SAVE, DROPPED, AWAY_AGAIN, BELOW_AT_FIRST, HOME_AT_FIRST, COPY_AT_BOTH, HOME_AT_BOTH, STARTED
 cdef int CLEARED, MOVED, SHIFT, SHIFT_ALL, SAVED, TAKE, GIVE, EXCHANGE, OTHER_TIER, DECISION, KINDS, ALONE, SOME, ALL, SCOPES
 cdef int REMEMBERED, DAMPING, ORDER, WHOLE_RUN, DRAWS, STALE, REFUSED, LEADING, HAS_LOOKED, DIFFERING, BEST_LEFT, BEST_NS
 cdef int BEST_BYTES, FLOOR_NS, LOST, STUCK_AFTER, AWAY_BY, WORSE, OF_A_DRAW
+cdef int BEGIN, NO_RETURN, PRESENT, NONE, TRIED, OF_TIER, BEST, LOOKED, SHARE, PARTS, STALL_WEIGHT, FAR
 
 
 cdef class ChoiceCells:
@@ -155,3 +159,70 @@ cdef class ChoiceSearch(StallChanges):
     @cython.locals(begun="long long", most="long long", gain="long long")
     cdef void try_one(self)
     cdef long long share_of(self, long long saved_ns) noexcept
+
+
+cdef class GapJudging:
+    cdef readonly long long horizon, waiting
+    cdef readonly int judged, compared
+
+    cdef int right(self, long long[::1] cells, int low, int high, long long at) noexcept
+    cdef long long over_until(self, long long at) noexcept
+    cdef void weigh_ops(self) noexcept
+    cdef long long part(self, wide time, wide share) noexcept
+    @cython.locals(left=bint, right=bint)
+    cpdef void reserve(self, int c, long long start, long long length) noexcept
+    cpdef long long earliest(self, int c, int trip, long long release) noexcept
+    cdef void reserve_from(self, int c, int trip, long long release) noexcept
+    cpdef long long latest(self, int c, int trip, long long deadline, long long release) noexcept
+    cdef int last_span(self, int t) noexcept
+    cdef bint fits(self, int t, int start, int tier) noexcept
+    cdef void place(self, int t, int start, int tier) noexcept
+    cdef void rank(self, int t) noexcept
+    cdef bint sooner(self, int t, int tier, int other) noexcept
+    @cython.locals(ranked=bint, found=bint)
+    cdef bint judge(self, int g, int i) noexcept
+    cdef int below_from(self, int g, int way) noexcept
+    cdef void copy(self, int way, int other) noexcept
+    cdef long long most(self, int g, int i, int trip) noexcept
+    @cython.locals(again=bint, final_at="long long", final_late="long long")
+    cdef void leave(self, int g, int i, int tier, int trip) noexcept
+    cdef long long late(self, long long at, int trip, long long deadline) noexcept
+    cdef bint is_clean(self, int g, int start) noexcept
+    cdef void attempt(self, int g, int i, int trip, int start, long long store_at, long long final_at, long long late) noexcept
+    @cython.locals(again=bint, free_at="long long")
+    cdef void come_back(self, int g, int i, int trip, int way) noexcept
+
+
+cdef class GapSweep(GapJudging):
+    cdef readonly long long budget, moved, short, stall
+    cdef readonly int chosen_count, heaped, serial, best, looked_count
+
+    @cython.locals(i=int, k=int, g=int, back=int)
+    cpdef void run(self) noexcept
+    @cython.locals(g=int, t=int, first=int, trip=int, channel=int, back=int, at="long long")
+    cdef void fetch_what_starts_below(self) noexcept
+    cdef void return_at(self, int i, int g) noexcept
+    @cython.locals(early="long long", i=int, g=int, t=int, first=int, until=int, over=int)
+    cdef void list_openings(self) noexcept
+    cdef void open_at(self, int i, int g, int fill) noexcept
+    cdef void push(self, int item, long long score) noexcept
+    cdef int pop(self) noexcept
+    @cython.locals(mine="long long", other="long long")
+    cdef bint better(self, long long score, int item, int serial, int k) noexcept
+    cdef void put(self, int k, long long score, int item, int serial) noexcept
+    cdef bint find_best(self, int i) noexcept
+    cdef void find_candidates(self, int i) noexcept
+    cdef long long late_score(self, int g) noexcept
+    cdef long long up_ns(self, int g) noexcept
+    cdef bint is_open(self, int g, int i) noexcept
+    cdef void delay(self, int g) noexcept
+    @cython.locals(tier=int, start=int, leaves_again=bint)
+    cdef int take_gap(self, int g, int i) noexcept
+    cdef int return_of(self, int g, int i) noexcept
+    cdef void reserve_times(self, int g, int tier, int trip) noexcept
+
+
+cdef class ReturnsAhead:
+    cdef long long budget
+
+    cpdef void run(self) noexcept

@@ -5,7 +5,7 @@ The descriptions call a tensor a good candidate if it is large, idle for long (l
 used (access frequency), if computation covers its transfers, if the channel has time for them
 (bandwidth loss), and compare what recomputing it would cost; the workflow's ``max(0, C_trans -
 C_comp_overlap)`` is :attr:`GapFigures.exposed_ns`. ``hosim plan --explain`` shows these figures
-beside the score by which selection decides (:mod:`hosim.planner.hyperoffload.gap_scoring`), which
+beside the score by which selection decides (:mod:`hosim.planner.hyperoffload.selection`), which
 knows what the figures leave out: the transfers that are planned already. All times are those of the
 problem (a step without waits, unless it was analysed for others), with each transfer alone on its
 channel.

@@ -133,7 +133,7 @@ def _without_those_that_stay(problem: Problem, choices: Choices, budget_bytes: i
     long as all fits.
     """
     count, gaps = len(problem.graph.ops), problem.gaps_of
-    level = account(problem, choices)[0][:count]
+    level = account(problem, choices)[:count]
     near = {tier.name: k for k, tier in enumerate(problem.below)}
     away = {
         t: [ops_away(gap, back) for gap, back in absences(problem, t, choice, gaps.get(t, ()))]

@@ -26,10 +26,10 @@ from hosim.edits import Edits
 from hosim.engine import replay, replayed_latitudes
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.gap_scoring import Weights
 from hosim.planner.hyperoffload.judgement import LOCAL_SEARCH, SPREAD
 from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.selection import Selection
+from hosim.planner.hyperoffload.sweep_cells import Weights
 from hosim.planner.hyperoffload.tensor_choices import (
     Evaluation,
     Evaluator,
@@ -71,7 +71,7 @@ work. What gains less is taken if it is steadier.
 """
 _ALIKE = 5e-3
 """Plans are alike that take up to that part of the makespan longer than the best."""
-OF_A_PASS, _BOUNDED = 20, 120
+_OF_A_PASS, _BOUNDED = 20, 120
 """The work of a pass for each op or gap of a graph, and for each op of a bound; all work is in
 units of :class:`WorkDone`.
 """
@@ -94,7 +94,7 @@ class PlannedGraph:
 
     def __init__(self, problem: Problem, evaluate: Evaluator, edits: Edits | None = None) -> None:
         self.problem, self.evaluate, self.edits = problem, evaluate, edits
-        evaluate.work.done += OF_A_PASS * (len(problem.graph.ops) + len(problem.gaps))
+        evaluate.work.done += _OF_A_PASS * (len(problem.graph.ops) + len(problem.gaps))
         self.swept: list[Weights] = []
         """The weights of its sweeps."""
         self.spread = False

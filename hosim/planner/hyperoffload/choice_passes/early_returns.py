@@ -9,59 +9,84 @@ one needed first, as far as the device tier has room by the listed order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
-from hosim.planner.hyperoffload.tensor_choices import BELOW, Choices, Problem, TensorChoice
-from hosim.planner.schedule import Levels, fits_from
+from hosim.engine.cells import ints, longs, made_cells
+from hosim.planner.hyperoffload.kernels import ReturnsAhead, form_of
+from hosim.planner.hyperoffload.tensor_choices import (
+    BELOW,
+    Choices,
+    Problem,
+    TensorChoice,
+    TensorColumns,
+)
+from hosim.planner.schedule import Levels
 
 
 def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
     """The choices with each return as early as it can be within the budget, in the order of the
     uses that wait for them.
     """
-    level, returning = account(problem, choices)
-    sizes = [tensor.size_bytes for tensor in problem.graph.tensors]
-    last: dict[str, int] = {}
-    moved = {t: dict(choice.away) for t, choice in choices.items()}
-    for gap, back in sorted(returning, key=lambda item: (item[0].before, item[1])):
-        t = gap.tensor
-        tier = problem.starts_below.get(t, choices[t].tier(gap.after))
-        first = max(gap.after, last.get(tier, AT_START))
-        ahead = min(fits_from(level, sizes[t], budget_bytes, first + 1, back + 1) - 1, back)
-        if ahead < back:
-            level[ahead + 1 : back + 1] += sizes[t]
-            moved[t][gap.after] = ahead
-        last[tier] = max(first, min(ahead, back))
-    return {t: choice._replace(away=moved[t]) for t, choice in choices.items()}
+    away = _Away(problem, choices)
+    (order,) = np.nonzero(away.returns)
+    order = order[np.lexsort((away.back[order], away.before[order]))]
+    tensor, after, back = away.tensor[order], away.after[order], away.back[order]
+    tiers: dict[str, int] = {}
+    channel = [
+        tiers.setdefault(problem.starts_below.get(t, choices[t].tier(op)), len(tiers))
+        for t, op in zip(tensor.tolist(), after.tolist(), strict=True)
+    ]
+    numbers, ahead = {"returns": len(order), "channels": len(tiers)}, ints(back.copy())
+    given = {
+        "level": longs(away.levels(problem)),
+        "after": ints(after),
+        "back": ahead,
+        "size": longs(problem.graph.derived(TensorColumns).size[tensor]),
+        "channel": ints(channel),
+    }
+    form_of(ReturnsAhead)(numbers | given | made_cells(ReturnsAhead, numbers), budget_bytes).run()
+    moved = dict(choices)
+    for k in np.flatnonzero(np.asarray(ahead)[: len(order)] != back).tolist():
+        t = int(tensor[k])
+        moved[t] = moved[t].with_return(int(after[k]), ahead[k])
+    return moved
 
 
-def account(problem: Problem, choices: Choices) -> tuple[Levels, list[tuple[Gap, int]]]:
-    """Return the bytes of the device tier by position with these choices, and the absences that
-    end, each with the op after which it does.
-    """
-    graph, count = problem.graph, len(problem.graph.ops)
-    change = np.zeros(count + 2, dtype=np.int64)
-    returning: list[tuple[Gap, int]] = []
-    open_gaps = problem.gaps_of
-    for t, choice in choices.items():
-        size = graph.tensors[t].size_bytes
-        for gap, back in absences(problem, t, choice, open_gaps.get(t, ())):
-            begin, end = ops_away(gap, back)
-            change[begin] -= size
-            change[end] += size
-            if back is not None and gap.before <= count:
-                returning.append((gap, back))
-    for t in (
-        problem.starts_below
-    ):  # the account of the problem has what starts below from its first use on
-        first = min(graph.users[t], default=0)
-        change[0] += graph.tensors[t].size_bytes
-        change[first] -= graph.tensors[t].size_bytes
-    return np.array(problem.held_bytes, dtype=np.int64) + np.cumsum(change)[: count + 1], returning
+def account(problem: Problem, choices: Choices) -> Levels:
+    """Return the bytes of the device tier by position with these choices."""
+    return _Away(problem, choices).levels(problem)
+
+
+class _Away:
+    """The absences of choices as columns; ``returns`` says which ones end, each after ``back``."""
+
+    def __init__(self, problem: Problem, choices: Choices) -> None:
+        open_gaps = problem.gaps_of
+        rows = [
+            (t, gap.after, gap.before, gap.before - 1 if back is None else back, back is not None)
+            for t, choice in choices.items()
+            for gap, back in absences(problem, t, choice, open_gaps.get(t, ()))
+        ]
+        columns = np.fromiter(chain.from_iterable(rows), "i", 5 * len(rows)).reshape(-1, 5)
+        self.tensor, self.after, self.before, self.back, self.returns = columns.T
+
+    def levels(self, problem: Problem) -> Levels:
+        """Bytes of the device tier by position."""
+        size, count = problem.graph.derived(TensorColumns).size, len(problem.graph.ops)
+        change = np.zeros(count + 2, dtype=np.int64)
+        np.subtract.at(change, self.after + 1, size[self.tensor])
+        np.add.at(change, np.maximum(self.back, self.after) + 1, size[self.tensor])
+        for t in (
+            problem.starts_below
+        ):  # the account of the problem has what starts below from its first use on
+            change[0] += size[t]
+            change[min(problem.graph.users[t], default=0)] -= size[t]
+        return np.array(problem.held_bytes, dtype=np.int64) + np.cumsum(change)[: count + 1]
 
 
 def ops_away(gap: Gap, back: int | None) -> tuple[int, int]:
@@ -69,18 +94,20 @@ def ops_away(gap: Gap, back: int | None) -> tuple[int, int]:
     so no more.
     """
     until = gap.before - 1 if back is None else back
-    return max(gap.after + 1, 0), max(until, gap.after) + 1
+    return gap.after + 1, max(until, gap.after) + 1
 
 
 def absences(
     problem: Problem, t: int, choice: TensorChoice, gaps: Sequence[Gap]
-) -> Iterator[tuple[Gap, int | None]]:
+) -> list[tuple[Gap, int | None]]:
     """The gaps that a choice uses, each with its return; what starts below is away again after its
     last use.
     """
-    count = len(problem.graph.ops)
-    for gap in gaps:
-        if gap.after in choice.away:
-            yield gap, choice.away[gap.after]
-        elif choice.start == BELOW and gap.before == count and gap.after != AT_START:
-            yield gap, None
+    away, count = choice.away, len(problem.graph.ops)
+    if choice.start != BELOW:
+        return [(gap, away[gap.after]) for gap in gaps if gap.after in away]
+    return [
+        (gap, away.get(gap.after))
+        for gap in gaps
+        if gap.after in away or (gap.before == count and gap.after != AT_START)
+    ]

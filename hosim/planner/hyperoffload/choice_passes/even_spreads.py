@@ -10,8 +10,8 @@ soonest is there from the start. Returns are as late as can be;
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 from heapq import heappop, heappush
+from math import lcm
 
 from hosim.analysis import Gap, initial_set
 from hosim.analysis.costmodel import machine_of_copies
@@ -155,7 +155,7 @@ class _TimelySpread:
             soonest = parts.soonest(size)
             if soonest is None:
                 return None
-            if parts.end_ns(soonest, size) <= _longer(starts[first], longer):
+            if parts.end(soonest, size) <= _longer(starts[first], longer) * parts.parts:
                 parts.take(soonest, size)
                 taken += size
                 for gap in self._back[t]:
@@ -200,32 +200,36 @@ def _spreadable(
 class _Parts:
     """Bytes for each of several tiers, so that their channels up are busy for equally long;
     latencies count unless ``late``.
+
+    Times are exact: whole numbers of parts of a nanosecond, of which there are ``parts``.
     """
 
     def __init__(self, problem: Problem, tiers: int, *, late: bool) -> None:
         ups = {b.name: b.up.name for b in problem.below[:tiers]}
-        self._rate = left_rates(machine_of_copies(problem.graph, problem.hardware), ups)
+        rate = left_rates(machine_of_copies(problem.graph, problem.hardware), ups)
+        self.parts = lcm(*rate.values())
+        self._of_a_byte = {tier: 10**9 * (self.parts // each) for tier, each in rate.items()}
         self._free = {b.name: b.capacity_bytes for b in problem.below[:tiers]}
         for t, tier in problem.starts_below.items():
             if tier in self._free:
                 self._free[tier] -= problem.graph.tensors[t].size_bytes
-        self._busy = dict.fromkeys(ups, Fraction(0))
-        self._latency = {b.name: 0 if late else b.up.latency_ns for b in problem.below[:tiers]}
-        self._ns: dict[tuple[str, int], Fraction] = {}
+        self._busy = dict.fromkeys(ups, 0)
+        self._latency = {
+            b.name: 0 if late else b.up.latency_ns * self.parts for b in problem.below[:tiers]
+        }
 
-    def end_ns(self, tier: str, size: int) -> Fraction:
+    def end(self, tier: str, size: int) -> int:
         """Return the instant when a tier's channel has brought up a tensor of this size after all
         others.
         """
-        key = tier, size
-        if key not in self._ns:
-            self._ns[key] = self._latency[tier] + Fraction(size * 10**9, self._rate[tier])
-        return self._busy[tier] + self._ns[key]
+        return self._busy[tier] + self._latency[tier] + size * self._of_a_byte[tier]
 
     def soonest(self, size: int) -> str | None:
         """The tier that is done first with a tensor of this size, of those with room."""
-        fitting = [tier for tier in self._busy if self._free[tier] >= size]
-        return min(fitting, key=lambda tier: self.end_ns(tier, size)) if fitting else None
+        fitting = [tier for tier, free in self._free.items() if free >= size]
+        if len(fitting) < 2:
+            return fitting[0] if fitting else None
+        return min(fitting, key=lambda tier: self.end(tier, size))
 
     def take(self, tier: str, size: int) -> None:
         """Place a tensor of this size in a tier."""
@@ -237,8 +241,8 @@ class _Parts:
         without a part.
         """
         if tier in self._busy:
-            self._busy[tier] = max(self._busy[tier], Fraction(not_before_ns))
-            self._busy[tier] = self.end_ns(tier, size)
+            self._busy[tier] = max(self._busy[tier], not_before_ns * self.parts)
+            self._busy[tier] = self.end(tier, size)
 
 
 def usual_bytes(problem: Problem) -> int:

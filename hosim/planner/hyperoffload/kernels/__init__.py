@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.planner.hyperoffload.kernels._forms import form_of
     from hosim.planner.hyperoffload.kernels.choice_cells import (
         AT_HOME,
         AWAY,
@@ -26,6 +27,17 @@ if TYPE_CHECKING:
         ChoiceCells,
     )
     from hosim.planner.hyperoffload.kernels.choice_search import ChoiceSearch
+    from hosim.planner.hyperoffload.kernels.gap_judging import (
+        BEST,
+        LOOKED,
+        NO_RETURN,
+        PARTS,
+        PRESENT,
+        SHARE,
+        STALL_WEIGHT,
+    )
+    from hosim.planner.hyperoffload.kernels.gap_sweep import GapSweep
+    from hosim.planner.hyperoffload.kernels.returns_ahead import ReturnsAhead
     from hosim.planner.hyperoffload.kernels.stall_changes import SHARES
 else:
     __getattr__, __dir__ = lazy_names(
@@ -34,12 +46,17 @@ else:
             "choice_cells": "AT_HOME AWAY BELOW_IN ChoiceCells FIELDS LEAVE RETURN SAVE SAVE_TURN START "
             "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY",
             "choice_search": "ChoiceSearch",
+            "_forms": "form_of",
+            "gap_judging": "BEST LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT",
+            "gap_sweep": "GapSweep",
+            "returns_ahead": "ReturnsAhead",
             "stall_changes": "SHARES",
         },
     )
 
 __all__ = [
-    "AT_HOME", "AWAY", "BELOW_IN", "FIELDS", "LEAVE", "RETURN", "SAVE", "SAVE_TURN", "SHARES",
-    "START", "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TURN", "UNSET", "WITH_COPY",
-    "ChoiceCells", "ChoiceSearch",
+    "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
+    "RETURN", "SAVE", "SAVE_TURN", "SHARE", "SHARES", "STALL_WEIGHT", "START",
+    "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TURN", "UNSET", "WITH_COPY",
+    "ChoiceCells", "ChoiceSearch", "GapSweep", "ReturnsAhead", "form_of",
 ]  # fmt: skip

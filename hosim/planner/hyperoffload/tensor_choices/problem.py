@@ -20,6 +20,7 @@ from hosim.cache_plan import AT_START
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.planner.hyperoffload.tensor_choices.gap_columns import GapColumns, gap_columns
 from hosim.planner.schedule.tiers_below import LowerTier, fastest_tiers, route
 from hosim.processors import refuse_other_processors
 from hosim.units import human_size
@@ -60,6 +61,13 @@ class Problem:
     def order(self) -> HappensBefore:
         """Return the ops that have certainly ended when another has."""
         return self.graph.derived(HappensBefore)
+
+    @cached_property
+    def columns(self) -> GapColumns:
+        """The gaps as columns."""
+        known = {below.name for below in self.below}
+        starts = [t for t, tier in self.starts_below.items() if tier in known]
+        return gap_columns(self.graph, self.gaps, starts)
 
     @cached_property
     def placed(self) -> dict[int, tuple[object, list[Any]]]:

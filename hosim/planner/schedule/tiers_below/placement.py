@@ -102,7 +102,9 @@ class TierSpace:
 
     The account is that of the plan's order: a copy counts from the op after which it is stored to
     the end of its tensor's life. ``tiers`` are those of the caller's choice, the preferred one
-    first; ``initial`` has what is where at time 0.
+    first; ``initial`` has what is where at time 0. ``free`` has by tier the room in each ``span``
+    of so many ops, ``ample`` whether a tier has room for all at once, ``refused`` the tiers that
+    had none for something, ``load`` the time that the channels of a tier are busy.
     """
 
     def __init__(
@@ -116,26 +118,26 @@ class TierSpace:
         self._graph = graph
         self._hardware = hardware
         self._end = len(graph.ops)
-        self._span = -(-(self._end + 1) // _BUCKETS)
+        self.span = -(-(self._end + 1) // _BUCKETS)
         self.tiers = tuple(tiers)
         self._placement = placement or Placement()
         self.capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
-        spans = self._end // self._span + 1
-        self._free = {name: np.full(spans, self.capacity[name], dtype=np.int64) for name in tiers}
+        spans = self._end // self.span + 1
+        self.free = {name: np.full(spans, self.capacity[name], dtype=np.int64) for name in tiers}
         self._placed: dict[int, tuple[str, int]] = {}
-        self._load = dict.fromkeys(tiers, 0)
+        self.load = dict.fromkeys(tiers, 0)
         self._times: dict[tuple[str, int], int] = {}
         for t, where in initial.items():
             for tier in where:
-                if tier in self._free:
-                    self._free[tier] -= graph.tensors[t].size_bytes
+                if tier in self.free:
+                    self.free[tier] -= graph.tensors[t].size_bytes
                     self.use(t, tier)
         self._initial = {t: set(where) for t, where in initial.items()}
         total = sum([tensor.size_bytes for tensor in graph.tensors])
-        self._ample = {
+        self.ample = {
             name: self.capacity[name] >= 2 * total for name in tiers
         }  # room for all at once, beside what starts there
-        self._full: set[str] = set()
+        self.refused: set[str] = set()
 
     def order(self, tensor: int) -> Sequence[str]:
         """The tiers in the order in which the placement rule prefers them for a tensor, now; all of
@@ -145,11 +147,9 @@ class TierSpace:
         if rule == NEAREST:
             return self.tiers
         if rule == BALANCED:
-            spent = {tier: self._round_trip(tier, size) for tier in self.tiers}
-            return sorted(
-                self.tiers, key=lambda tier: (self._load[tier] + spent[tier], spent[tier])
-            )
-        quickest = sorted(self.tiers, key=lambda tier: self._round_trip(tier, size))
+            spent = {tier: self.round_trip(tier, size) for tier in self.tiers}
+            return sorted(self.tiers, key=lambda tier: (self.load[tier] + spent[tier], spent[tier]))
+        quickest = sorted(self.tiers, key=lambda tier: self.round_trip(tier, size))
         if rule == BY_KIND:
             kind = self._graph.tensors[tensor].kind
             wanted = self._placement.kinds.get(kind, KIND_TIERS.get(kind))
@@ -160,18 +160,18 @@ class TierSpace:
         """Return whether the tier has room for the tensor from op position ``start`` on (or has it
         already).
         """
-        if self._ample[tier] or tier in self._initial.get(tensor, ()):
+        if self.ample[tier] or tier in self._initial.get(tensor, ()):
             return True
         begin, end = self._spans(tensor, start)
         if tensor in self._placed:
             placed, since = self._placed[tensor]
             if placed != tier:
                 return False
-            end = min(end, since // self._span)
-        free = self._free[tier][begin:end]
+            end = min(end, since // self.span)
+        free = self.free[tier][begin:end]
         if not len(free) or int(free.min()) >= self._graph.tensors[tensor].size_bytes:
             return True
-        self._full.add(tier)
+        self.refused.add(tier)
         return False
 
     def place(self, tensor: int, start: int, tiers: Iterable[str] | None = None) -> str | None:
@@ -188,7 +188,7 @@ class TierSpace:
                 if not self.fits(tensor, start, tier):
                     return None
                 begin, _ = self._spans(tensor, start)
-                self._free[tier][begin : since // self._span] -= size
+                self.free[tier][begin : since // self.span] -= size
                 self._placed[tensor] = (tier, max(start, 0))
             return tier
         for tier in self.order(tensor) if tiers is None else tiers:
@@ -196,7 +196,7 @@ class TierSpace:
                 return tier  # its own place is kept for it
             if self.fits(tensor, start, tier):
                 begin, end = self._spans(tensor, start)
-                self._free[tier][begin:end] -= size
+                self.free[tier][begin:end] -= size
                 self.use(tensor, tier)
                 self._placed[tensor] = (tier, max(start, 0))
                 return tier
@@ -209,14 +209,14 @@ class TierSpace:
         What no op uses makes none.
         """
         if self._graph.users[tensor]:
-            self._load[tier] += self._round_trip(tier, self._graph.tensors[tensor].size_bytes)
+            self.load[tier] += self.round_trip(tier, self._graph.tensors[tensor].size_bytes)
 
     def full(self) -> str:
         """In words, the tiers that had no room for something, and what they hold at most."""
         lines = []
         for tier in self.tiers:
-            if tier in self._full:
-                held = self.capacity[tier] - int(self._free[tier].min(initial=self.capacity[tier]))
+            if tier in self.refused:
+                held = self.capacity[tier] - int(self.free[tier].min(initial=self.capacity[tier]))
                 lines.append(
                     f"{tier} is full: {human_size(held)} of {human_size(self.capacity[tier])} are "
                     "taken"
@@ -227,9 +227,9 @@ class TierSpace:
         """The spans of ops that the tensor's copy is there for, if it is put there at ``start``."""
         users = self._graph.users[tensor]
         end = self._end + 1 if self._graph.survives[tensor] or not users else users[-1] + 1
-        return max(start, 0) // self._span, -(-end // self._span)
+        return max(start, 0) // self.span, -(-end // self.span)
 
-    def _round_trip(self, tier: str, size: int) -> int:
+    def round_trip(self, tier: str, size: int) -> int:
         """Nanoseconds there and back, alone; a direction without a way counts nothing."""
         key = tier, size
         if key not in self._times:
