@@ -103,6 +103,9 @@ def _lay_out(root: Path, module: str, pattern: str, scratch: Path) -> None:
     files = sorted(folder.glob(pattern))
     known = sha256(b"".join([file.read_bytes() for file in (*files, types)])).hexdigest()
     source, declared = "", types.read_text()
+    names = [name for file in files for name in _constants(file)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{pattern}: {', '.join(twice)} would be one name for several constants")
     for file in (*_in_order(files), stub):
         written, declared = _with_arrays(_without_imports(file.read_text()), declared)
         source += written + "\n\n"
@@ -111,6 +114,18 @@ def _lay_out(root: Path, module: str, pattern: str, scratch: Path) -> None:
         (scratch / package / "__init__.py").touch()
     (scratch / f"{module}.py").write_text(source.replace('SOURCE = ""', f'SOURCE = "{known}"', 1))
     (scratch / f"{module}.pxd").write_text(declared)
+
+
+def _constants(file: Path) -> list[str]:
+    """The names that a file gives to values."""
+    given = [node for node in ast.parse(file.read_text()).body if isinstance(node, ast.Assign)]
+    return [
+        name.id
+        for node in given
+        for target in node.targets
+        for name in ast.walk(target)
+        if isinstance(name, ast.Name)
+    ]
 
 
 def _in_order(files: list[Path]) -> list[Path]:

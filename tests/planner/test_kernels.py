@@ -10,13 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import instance
 from strategies import graphs, hardware, sized
+from toys import machine
 
 from hosim.engine import MOVES, ROW
+from hosim.graph import GraphBuilder
 from hosim.planner.hyperoffload import Weights, select
 from hosim.planner.hyperoffload.kernels import ChoiceSearch
 from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import (
+    COPY,
     RANK,
+    TensorChoice,
     WorkDone,
     analyse,
     initial_tiers,
@@ -36,11 +40,38 @@ def test_a_choice_is_lowered_to_the_moves_of_its_plan(
     drawn = data.draw(hardware())
     graph = data.draw(graphs(max_ops=12, max_streams=streams, homes=[t.name for t in drawn.tiers]))
     problem = analyse(graph, sized(drawn, graph))
-    simulator, index = PlanSimulator(problem, 10**9, form=form), problem.hardware.tier_index
     made = data.draw(choices(problem))
-    if not simulator.covers(made):
-        return
+    if PlanSimulator(problem, 10**9).covers(made):
+        lowers_alike(problem, made, form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_leaves_after_the_last_write_goes_where_it_is_kept(
+    form: type[ChoiceSearch] | None,
+) -> None:
+    # w has a copy in ddr, and op 0 writes it; so the store that saves it for the end goes to ddr,
+    # whatever the tier of the absence in which it would go
+    b = GraphBuilder("kept")
+    b.tensor("w", 10, "parameter")
+    b.op("update", "op", inputs=["w"], outputs=["w"], duration_ns=10)
+    for i in range(3):
+        b.op(f"f{i}", "op", duration_ns=10)
+    b.op("use", "op", inputs=["w"], duration_ns=10)
+    problem = analyse(b.build(), machine("ddr", "pool"))
+    made = {0: TensorChoice("ddr", COPY, {0: 3}, tiers={0: "pool"})}
+    moves = lowers_alike(problem, made, form)
+    assert [move[1:3] for move in moves] == [[0, 1], [0, -1], [1, 0]]
+
+
+def lowers_alike(problem, made, form):
+    """Holds the rows of each choice against the moves of its plan; returns the last choice's."""
+    simulator, index, graph = (
+        PlanSimulator(problem, 10**9, form=form),
+        problem.hardware.tier_index,
+        problem.graph,
+    )
     simulator.begin(made)
+    expected: list[list[int]] = []
     assert simulator.choices == {t: as_cells(choice) for t, choice in made.items()}
     for t, choice in made.items():
         start = initial_tiers(problem, t, choice)
@@ -57,6 +88,7 @@ def test_a_choice_is_lowered_to_the_moves_of_its_plan(
         rows = [simulator.cells["rows"][k : k + ROW] for k in range(0, count, ROW)]
         assert [[*row[:3], row[4]] for row in rows] == expected
         assert simulator.kernel.initial == sum([1 << index[tier] for tier in start])
+    return expected
 
 
 def as_cells(choice):

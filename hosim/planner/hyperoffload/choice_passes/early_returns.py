@@ -32,7 +32,7 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
     """The choices with each return as early as it can be within the budget, in the order of the
     uses that wait for them.
     """
-    away = _Away(problem, choices)
+    away = _AbsenceColumns(problem, choices)
     (order,) = np.nonzero(away.returns)
     order = order[np.lexsort((away.back[order], away.before[order]))]
     tensor, after, back = away.tensor[order], away.after[order], away.back[order]
@@ -59,10 +59,10 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
 
 def account(problem: Problem, choices: Choices) -> Levels:
     """Return the bytes of the device tier by position with these choices."""
-    return _Away(problem, choices).levels(problem)
+    return _AbsenceColumns(problem, choices).levels(problem)
 
 
-class _Away:
+class _AbsenceColumns:
     """The absences of choices as columns; ``returns`` says which ones end, each after ``back``."""
 
     def __init__(self, problem: Problem, choices: Choices) -> None:

@@ -9,16 +9,12 @@ cache op that it changes, and taken out again: by kernels, which have the choice
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from hosim.analysis.costmodel import copies_compete, copy_uses, machine_of_copies
 from hosim.engine import MOVES, ProgramBase, ProgramTable, UncoveredError, one_for_all
-from hosim.engine.cells import StateCells, forms_of, made_cells
-from hosim.planner.hyperoffload import kernels
-from hosim.planner.hyperoffload.kernels import ChoiceCells, ChoiceSearch
+from hosim.engine.cells import StateCells, made_cells
+from hosim.planner.hyperoffload.kernels import ChoiceCells, ChoiceSearch, form_of
 from hosim.planner.hyperoffload.local_moves.choice_arrays import ChoiceCoding, problem_cells
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
 
@@ -30,18 +26,6 @@ Changes = Mapping[int, TensorChoice | None]
 
 _LEAST_STRIDE, _SNAPSHOTS = 8, 16
 """Ops between two snapshots, at least; how many snapshots there are."""
-
-
-@cache
-def _kernel() -> type[ChoiceSearch]:
-    """The kernels as they run here, compiled or not."""
-
-    def extension() -> ModuleType:
-        from hosim.planner.hyperoffload import compiled_search
-
-        return compiled_search
-
-    return forms_of([ChoiceSearch], extension, Path(kernels.__file__).parent)[0]
 
 
 class PlanSimulator:
@@ -82,7 +66,7 @@ class PlanSimulator:
         cells |= made_cells(ChoiceCells, cells) | self._state.by_name
         self.cells = cells
         usual_ns = sum(problem.durations) // max(1, count)
-        self.kernel = (form or _kernel())(cells, table.loop, table, stride, usual_ns)
+        self.kernel = (form or form_of(ChoiceSearch))(cells, table.loop, table, stride, usual_ns)
 
     def _table(self, budget_bytes: int, kept: int) -> ProgramTable:
         """The table of the problem, before anything moves."""
