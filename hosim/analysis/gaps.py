@@ -1,14 +1,14 @@
 """Gaps: the intervals in which a tensor lies idle, and so may leave the device tier."""
 
 from itertools import pairwise
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, NamedTuple
 
 from hosim.cache_plan import AT_START
 from hosim.data.columns import NONE, READS, WRITES
 from hosim.graph import Graph
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
 class Gap(NamedTuple):
@@ -50,6 +50,8 @@ def tensor_gaps(graph: Graph) -> list[list[Gap]]:
     even if op 0 uses it: it may start below, so that op 0 waits for it and the end of the step has
     the room. O(uses).
     """
+    import numpy as np  # here, as it takes longer to import than commands without a graph take
+
     users, count = graph.compact_users, len(graph.ops)
     begin, user = np.array(users.begin), np.array(users.listed)[:-1]
     does = np.array(users.flags)

@@ -17,16 +17,18 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, TypeAlias
 
 from hosim.data.columns import NONE
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
 from hosim.result import WORKSPACE
 
-Positions = npt.NDArray[np.int64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+Positions: TypeAlias = "npt.NDArray[np.int64]"
 
 USUAL_DEVICE_TIER = "hbm"
 """What machines call their device tier: the account of a workload for no machine takes a home of
@@ -117,7 +119,7 @@ def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPea
     op = curve.index(peak) if curve else -1
     at = max(op, 0)
     begin, end = held_from_to(graph, device_tier)
-    residents = np.flatnonzero((begin <= at) & (at < end)).tolist()
+    residents = ((begin <= at) & (at < end)).nonzero()[0].tolist()
     by_kind = dict.fromkeys(KINDS, 0)
     for t in residents:
         by_kind[graph.tensors[t].kind] += graph.tensors[t].size_bytes
@@ -140,6 +142,8 @@ def held_from_to(
 
     Those ``below`` come up for their first use and go after the last one.
     """
+    import numpy as np  # here, as it takes longer to import than commands without a graph take
+
     users, count = graph.compact_users, len(graph.ops)
     first, last = np.array(users.first), np.array(users.last)
     survives, initial = np.array(graph.survives, bool), np.zeros(len(users), bool)

@@ -34,8 +34,6 @@ _SPARE = (1, 0, 2, 4)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way.
 Without any a step often gets stuck.
 """
-_PART = 0.4, 1.0
-"""Between which parts of all gaps sweeps that are drawn take, and of transfer times."""
 _OF_A_GAP, _OF_A_CHOICE = 2, 20
 """The work of a sweep or a spread for each op and gap of a graph, and for each tensor that it
 moves, whose returns are then moved ahead. Judging a gap is a unit.
@@ -180,11 +178,11 @@ def drawing(search: Search, planned: PlannedGraph) -> Iterator[None]:
 def _drawn(search: Search, problem: Problem) -> Choices:
     """The choices of a sweep over some of the gaps, within about the budget, by drawn weights."""
     rng = search.rng
-    share = rng.uniform(*_PART)
+    share = rng.random()
     left = tuple([gap for gap in problem.gaps if rng.random() < share])
     weights = Weights(
         waiting=rng.choice((0.0, 0.1, 0.3, 1.0)),
-        slow=rng.uniform(*_PART),
+        slow=rng.random(),
         copies=rng.random() < 0.5,
     )
     selection = select(
