@@ -164,7 +164,7 @@ def verdict(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
             check_loop(hardware, one_for_all(hardware), False)
             result = looped(plan, hardware, budget_bytes, None, None, policy, "does not fit")
     except UncoveredError:
-        return replay(plan, hardware, budget_bytes)
+        return replay(plan, hardware, budget_bytes, engine=REFERENCE)
     assert result is not None
     return _drawn(result, plan, hardware, budget_bytes, None, None, time.perf_counter() - begin)
 
