@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, isqrt
+from math import inf, sqrt
 from random import Random
 
 from hosim.analysis.costmodel.spreads import has_draws
@@ -42,10 +42,8 @@ from hosim.planner.hyperoffload.tensor_choices import (
 )
 from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 
-_OF_AN_OP, _AT_LEAST, _OF_A_GRAPH, _OF_MANY_OPS = 22_000, 1_200_000, 3_400_000, 50_000
-"""The work of ``effort=1``: so much for each op, at least so much, and at most so much for a graph,
-and so much by the root of its ops.
-"""
+_WORK = 500_000
+"""The work of ``effort=1`` for a graph of one op; it grows with the fourth root of the ops."""
 _LEAST = 0.05
 """Less effort than that changes nothing."""
 _BLOCK = 40
@@ -333,9 +331,7 @@ class Search:
         self.work = WorkDone()
         self.plain = self.planned_graph(graph)
         count = max(1, len(graph.ops))
-        self.whole = min(
-            max(_OF_AN_OP * count, _AT_LEAST), _OF_A_GRAPH + _OF_MANY_OPS * isqrt(count)
-        )
+        self.whole = int(_WORK * sqrt(sqrt(count)))
         """The work of ``effort=1``."""
         self.block = self.whole // _BLOCK
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
