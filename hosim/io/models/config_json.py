@@ -12,6 +12,7 @@ from typing import Any
 
 from hosim.errors import InputError
 from hosim.io.models.config import Layered
+from hosim.io.models.config_defaults import with_defaults
 from hosim.io.models.config_keys import Keys
 from hosim.io.models.configs_of_gated import GATED
 from hosim.io.models.configs_of_mixers import OF_MIXERS, OF_PATTERNS
@@ -195,11 +196,11 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
         )
     if not isinstance(kind, str) or kind not in READERS:
         raise _unknown(kind)
-    keys = Keys(config)
+    keys = Keys(with_defaults(config))
     sizes = READERS[kind](keys)
     _beside_sizes(keys)
-    left_out = keys.left_out()
-    return sizes, {"model_type": kind, **keys.read}, left_out
+    read = {key: value for key, value in keys.read.items() if key in config}
+    return sizes, {"model_type": kind, **read}, keys.left_out()
 
 
 def _unknown(kind: object) -> InputError:
