@@ -17,7 +17,7 @@
 # make mutants N=300 SEED=1  of so many small errors put into hosim at random, which ones the tests do not notice: an hour
 # make fuzz N=2000 SEED=1   hosim's commands on damaged and hostile inputs, which no two seeds share: 30 inputs a second
 #
-# All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml or the compiled loop has changed.
+# All make .venv by themselves, with python3 and pip alone, and install again only when pyproject.toml or a compiled file has changed.
 # Another interpreter: make test PYTHON=python3.12
 
 PYTHON ?= python3

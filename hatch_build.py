@@ -78,8 +78,9 @@ def compile_loops(root: Path, checked: bool = False) -> list[Path]:
     flags = ["/O2"] if sys.platform == "win32" else ["-O1", "-g0"]
     with tempfile.TemporaryDirectory() as scratch:
         before = Path.cwd()
+        known = ""
         for module, pattern in EXTENSIONS.items():
-            _lay_out(root, module, pattern, Path(scratch))
+            known = _lay_out(root, module, pattern, Path(scratch), known)
         os.chdir(scratch)
         try:
             extensions = [
@@ -96,12 +97,16 @@ def compile_loops(root: Path, checked: bool = False) -> list[Path]:
     return [root / (module + sysconfig.get_config_var("EXT_SUFFIX")) for module in EXTENSIONS]
 
 
-def _lay_out(root: Path, module: str, pattern: str, scratch: Path) -> None:
-    """The source of an extension and its types, in the package that it belongs to."""
+def _lay_out(root: Path, module: str, pattern: str, scratch: Path, below: str) -> str:
+    """Write the source of an extension and its types into the package that it belongs to; return
+    the hash of what it is made from. ``below`` is that of the extension before, whose classes it
+    uses.
+    """
     types, stub = root / f"{module}.pxd", root / f"{module}.py"
     folder = types.parent
     files = sorted(folder.glob(pattern))
-    known = sha256(b"".join([file.read_bytes() for file in (*files, types)])).hexdigest()
+    read = b"".join([file.read_bytes() for file in (*files, types)])
+    known = sha256(read + below.encode()).hexdigest()
     source, declared = "", types.read_text()
     names = [name for file in files for name in _constants(file)]
     if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -114,6 +119,7 @@ def _lay_out(root: Path, module: str, pattern: str, scratch: Path) -> None:
         (scratch / package / "__init__.py").touch()
     (scratch / f"{module}.py").write_text(source.replace('SOURCE = ""', f'SOURCE = "{known}"', 1))
     (scratch / f"{module}.pxd").write_text(declared)
+    return known
 
 
 def _constants(file: Path) -> list[str]:

@@ -5,6 +5,7 @@ stale is said and not used.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import importlib.util
 import io
 import os
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 import hosim
+from hosim.engine.cells import is_current
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +45,7 @@ print(COMPILED, [(c.op, c.tensor, c.after) for c in plan.cache_ops], result.make
 """
 
 WITHOUT = """
+import importlib
 import importlib.util
 spec = importlib.util.spec_from_file_location("hosim.engine.compiled_loop", {path!r})
 sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
@@ -127,7 +130,19 @@ def test_a_stale_extension_is_refused(usual: tuple[str, str]) -> None:
     path = importlib.util.find_spec("hosim.engine.compiled_loop").origin
     (compiled, found), said = run(ROOT, loading(path) + "module.SOURCE = 'of another source'")
     assert (compiled, found) == ("False", expected)
-    assert "of another source" in said
+    assert "from another source" in said
+
+
+def test_kernels_that_were_compiled_over_another_loop_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = importlib.import_module("hosim.planner.hyperoffload.compiled_search")
+    folder, pattern = ROOT / "hosim/planner/hyperoffload", "kernels/[!_]*.py"
+    if not is_current(kernels, folder, pattern):
+        pytest.skip("no C compiler was here at installation")
+    monkeypatch.setattr("hosim.engine.compiled_loop.SOURCE", "another")
+    assert not is_current(kernels, folder, pattern)
+    assert "compiled search: compiled from another source" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -148,7 +163,7 @@ def test_a_stale_extension_is_refused_and_one_with_checks_of_bounds_finds_nothin
     assert (compiled, found, said) == ("True", expected, "")
     (compiled, found), said = run(tmp_path, load + "module.SOURCE = 'of another source'")
     assert (compiled, found) == ("False", expected)
-    assert "of another source" in said
+    assert "from another source" in said
 
 
 def test_without_a_compiler_the_installation_goes_on(tmp_path: Path) -> None:

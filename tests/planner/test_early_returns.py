@@ -102,3 +102,11 @@ def test_returns_move_as_in_a_walk_that_counts_anew(data: st.DataObject) -> None
     assert compiled == walked(problem, made, budget)
     with patch("hosim.planner.hyperoffload.choice_passes.early_returns.form_of", lambda form: form):
         assert advance(problem, made, budget) == compiled
+
+
+def test_levels_that_do_not_fit_in_64_bits_are_counted_as_well() -> None:
+    problem = analyse(hill(6, 2**62, 2**62), machine(below=2**63 - 1))
+    made: Choices = {0: TensorChoice("ddr", HOME, {1: 10})}
+    assert problem.held_bytes[6] > 2**63
+    assert account(problem, made).tolist() == counted(problem, made)
+    assert advance(problem, made, 2**64) == walked(problem, made, 2**64)

@@ -334,7 +334,7 @@ def test_never_worse_than_without():
         assert replay(found.plan, case.hardware, case.budget_bytes) == found.result
         gains += found.cost.makespan_ns < plain.cost.makespan_ns
     assert compared >= 7
-    assert gains >= 2
+    assert gains >= 1
 
 
 def test_candidates_say_their_ratio():

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
         copied,
         fill,
         flags,
-        forms_of,
         ints,
         longs,
         made_cells,
@@ -27,11 +26,11 @@ else:
         {
             "current_extensions": "is_current",
             "declared_arrays": "Array Flags Int Ints Longs made state",
-            "made_arrays": "COMPILED Cells StateCells copied fill flags forms_of ints longs made_cells",
+            "made_arrays": "COMPILED Cells StateCells copied fill flags ints longs made_cells",
         },
     )
 
 __all__ = [
     "COMPILED", "Array", "Cells", "Flags", "Int", "Ints", "Longs", "StateCells", "copied", "fill", "flags",
-    "forms_of", "ints", "is_current", "longs", "made", "made_cells", "state",
+    "ints", "is_current", "longs", "made", "made_cells", "state",
 ]  # fmt: skip

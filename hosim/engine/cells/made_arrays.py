@@ -4,12 +4,11 @@ lists, or memory views where it is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import prod
 from pathlib import Path
-from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,24 +24,6 @@ Cells = Any
 """Integers by position: a list, or a memory view of an array, as the form of the loop wants
 them.
 """
-
-K = TypeVar("K")
-
-
-def forms_of(
-    kernels: Sequence[type[K]], load: Callable[[], ModuleType], folder: Path
-) -> list[type[K]]:
-    """Classes of a folder as they run here: those of the extension that was compiled of its files,
-    where the loop is compiled as well; else as they are.
-
-    ``load`` imports the extension that lies beside the folder.
-    """
-    if COMPILED:
-        extension = load()
-        if is_current(extension, folder.parent, f"{folder.name}/[!_]*.py"):
-            return [getattr(extension, kernel.__name__) for kernel in kernels]
-    return [*kernels]
-
 
 Numbers = Iterable[int] | npt.NDArray[Any]
 
@@ -139,13 +120,14 @@ def _sizes(
 def _declared(
     declares: type, kept: bool
 ) -> tuple[list[tuple[str, str, Array]], dict[str, list[list[str]]]]:
-    """The arrays that a class declares, each with its name and type; and sizes as sums of products
-    of what they name.
+    """The arrays that a class and its bases declare, each with its name and type; and sizes as sums
+    of products of what they name.
     """
     codes = {"Flags": "B", "Ints": "i", "Longs": "q"}
     arrays = [
-        (name, codes[declares.__annotations__[name]], each)
-        for name, each in vars(declares).items()
+        (name, codes[made.__annotations__[name]], each)
+        for made in reversed(declares.__mro__)
+        for name, each in vars(made).items()
         if isinstance(each, Array) and each.kept == kept
     ]
     return arrays, {

@@ -117,7 +117,6 @@ class SweepArrays:
         self.cells = {
             **self.numbers,
             **{name: _cells(_DECLARED[name], each, plain) for name, each in self.given.items()},
-            **made_cells(GapSweep.__mro__[1], self.numbers, plain=plain),
             **made_cells(GapSweep, self.numbers, plain=plain),
         }
         waiting = round(self.weights.waiting * PARTS)
@@ -140,7 +139,11 @@ def _cells(declared: str, values: Numbers | Sequence[int], plain: bool) -> Cells
     return {"Flags": flags, "Ints": ints, "Longs": longs}[declared](values)
 
 
-_DECLARED = GapSweep.__mro__[1].__annotations__ | GapSweep.__annotations__
+_DECLARED = {
+    name: declared
+    for kernel in GapSweep.__mro__
+    for name, declared in vars(kernel).get("__annotations__", {}).items()
+}
 
 Given = dict[str, Numbers | Sequence[int]]
 """Arrays of the kernel by name."""

@@ -26,6 +26,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     TensorColumns,
 )
 from hosim.planner.schedule import Levels
+from hosim.units import LARGEST
 
 
 def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
@@ -42,14 +43,17 @@ def advance(problem: Problem, choices: Choices, budget_bytes: int) -> Choices:
         for t, op in zip(tensor.tolist(), after.tolist(), strict=True)
     ]
     numbers, ahead = {"returns": len(order), "channels": len(tiers)}, ints(back.copy())
+    level = away.levels(problem)
+    large = level.dtype == object
     given = {
-        "level": longs(away.levels(problem)),
+        "level": level.tolist() if large else longs(level),
         "after": ints(after),
         "back": ahead,
         "size": longs(problem.graph.derived(TensorColumns).size[tensor]),
         "channel": ints(channel),
     }
-    form_of(ReturnsAhead)(numbers | given | made_cells(ReturnsAhead, numbers), budget_bytes).run()
+    kernel = ReturnsAhead if large else form_of(ReturnsAhead)
+    kernel(numbers | given | made_cells(ReturnsAhead, numbers), budget_bytes).run()
     moved = dict(choices)
     for k in np.flatnonzero(np.asarray(ahead)[: len(order)] != back).tolist():
         t = int(tensor[k])
@@ -76,9 +80,11 @@ class _AbsenceColumns:
         self.tensor, self.after, self.before, self.back, self.returns = columns.T
 
     def levels(self, problem: Problem) -> Levels:
-        """Bytes of the device tier by position."""
+        """Bytes of the device tier by position; Python's numbers where 64 bits may not hold them."""
         size, count = problem.graph.derived(TensorColumns).size, len(problem.graph.ops)
-        change = np.zeros(count + 2, dtype=np.int64)
+        most = max(problem.held_bytes) + size.sum(dtype=float)
+        kind = np.int64 if most < LARGEST // 2 else object
+        size, change = size.astype(kind), np.zeros(count + 2, kind)
         np.subtract.at(change, self.after + 1, size[self.tensor])
         np.add.at(change, np.maximum(self.back, self.after) + 1, size[self.tensor])
         for t in (
@@ -86,7 +92,8 @@ class _AbsenceColumns:
         ):  # the account of the problem has what starts below from its first use on
             change[0] += size[t]
             change[min(problem.graph.users[t], default=0)] -= size[t]
-        return np.array(problem.held_bytes, dtype=np.int64) + np.cumsum(change)[: count + 1]
+        held: Levels = np.array(problem.held_bytes, kind) + np.cumsum(change)[: count + 1]
+        return held
 
 
 def ops_away(gap: Gap, back: int | None) -> tuple[int, int]:

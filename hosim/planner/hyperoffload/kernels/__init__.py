@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         TURN,
         UNSET,
         WITH_COPY,
-        ChoiceCells,
     )
     from hosim.planner.hyperoffload.kernels.choice_search import ChoiceSearch
     from hosim.planner.hyperoffload.kernels.gap_judging import (
@@ -45,7 +44,7 @@ else:
         __name__,
         {
             "_forms": "form_of",
-            "choice_cells": "AT_HOME AWAY BELOW_IN ChoiceCells FIELDS LEAVE RETURN SAVE SAVE_TURN START "
+            "choice_cells": "AT_HOME AWAY BELOW_IN FIELDS LEAVE RETURN SAVE SAVE_TURN START "
             "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY",
             "gap_judging": "BEST LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT",
             "gap_sweep": "GapSweep",
@@ -60,5 +59,5 @@ __all__ = [
     "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
     "RETURN", "SAVE", "SAVE_TURN", "SHARE", "SHARES", "STALL_WEIGHT", "START",
     "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TURN", "UNSET", "WITH_COPY",
-    "ChoiceCells", "ChoiceSearch", "GapSweep", "RerunWalk", "ReturnsAhead", "form_of",
+    "ChoiceSearch", "GapSweep", "RerunWalk", "ReturnsAhead", "form_of",
 ]  # fmt: skip

@@ -7,20 +7,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
-from hosim.engine.cells import forms_of
+from hosim.engine.cells import COMPILED, is_current
 
 K = TypeVar("K")
 
 
-@cache
 def form_of(kernel: type[K]) -> type[K]:
-    """A kernel of this folder as it runs here: of the extension that was compiled of these files,
-    or interpreted.
+    """Return a kernel of this folder as it runs here: from the extension that was compiled from
+    these files, where the loop is compiled as well; else as it is.
     """
-    return forms_of([kernel], _extension, Path(__file__).parent)[0]
+    extension = _extension()
+    if extension is None:
+        return kernel
+    compiled: type[K] = getattr(extension, kernel.__name__)
+    return compiled
 
 
-def _extension() -> ModuleType:
+@cache
+def _extension() -> ModuleType | None:
+    if not COMPILED:
+        return None
     from hosim.planner.hyperoffload import compiled_search
 
-    return compiled_search
+    folder = Path(__file__).parent
+    current = is_current(compiled_search, folder.parent, f"{folder.name}/[!_]*.py")
+    return compiled_search if current else None

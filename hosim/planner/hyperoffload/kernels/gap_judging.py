@@ -1,10 +1,9 @@
 """The score of a gap: what it would bring to move its tensor, given the transfers that are planned
 already.
 
-This file and :mod:`~hosim.planner.hyperoffload.kernels.gap_sweep` are compiled into the extension
-of the search, and run interpreted without it. They import nothing else. Arrays are indexed by op,
-tensor, gap, tier below and channel. A *trip* is the number of a tier times the number of sizes,
-plus that of a size; its way up has the same number, its way down that number plus all trips.
+Arrays are indexed by op, tensor, gap, tier below and channel. A *trip* is the number of a tier
+times the number of sizes, plus that of a size; its way up has the same number, its way down that
+number plus all trips.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 from hosim.analysis.costmodel import copies_compete, copy_uses, machine_of_copies
 from hosim.engine import MOVES, ProgramBase, ProgramTable, UncoveredError, one_for_all
 from hosim.engine.cells import StateCells, made_cells
-from hosim.planner.hyperoffload.kernels import ChoiceCells, ChoiceSearch, form_of
+from hosim.planner.hyperoffload.kernels import ChoiceSearch, form_of
 from hosim.planner.hyperoffload.local_moves.choice_arrays import ChoiceCoding, problem_cells
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
 
@@ -62,8 +62,8 @@ class PlanSimulator:
             self._alike = False
             return
         self._coding = ChoiceCoding(problem, cells)
-        self._state = StateCells(ChoiceCells, cells)
-        cells |= made_cells(ChoiceCells, cells) | self._state.by_name
+        self._state = StateCells(ChoiceSearch, cells)
+        cells |= made_cells(ChoiceSearch, cells) | self._state.by_name
         self.cells = cells
         usual_ns = sum(problem.durations) // max(1, count)
         self.kernel = (form or form_of(ChoiceSearch))(cells, table.loop, table, stride, usual_ns)

@@ -64,7 +64,7 @@ class Evaluation:
 
 @dataclass
 class WorkDone:
-    """The work that a search has ``done``, in units of about 0.4 microseconds: an instant of a
+    """The work that a search has ``done``, in units of about 0.2 microseconds: an instant of a
     simulation.
     """
 
