@@ -1,4 +1,4 @@
-"""Extensions that are compiled of files here: whether one is there, and of these very files."""
+"""Whether an extension is there, and compiled from the files that are here now."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import ModuleType
 
 
 def is_current(extension: ModuleType, folder: Path, pattern: str) -> bool:
-    """Return whether an extension is compiled, of the files of a pattern in a folder and of its
-    types there; one line on stderr says if not.
+    """Return whether an extension was compiled from the files in a folder that match a pattern, and
+    from the file of its types there; one line on stderr says if not.
 
-    ``extension`` is what stands in its place where it could not be compiled, whose ``SOURCE`` is
-    empty; else that is the hash of what it was compiled of.
+    Its ``SOURCE`` is the hash of what it was compiled from. Where it could not be compiled, a module
+    with an empty ``SOURCE`` has its name.
     """
     name = extension.__name__.rpartition(".")[2]
     if not extension.SOURCE:
@@ -23,7 +23,7 @@ def is_current(extension: ModuleType, folder: Path, pattern: str) -> bool:
         found = sha256(b"".join([source.read_bytes() for source in sources])).hexdigest()
         if found == extension.SOURCE:
             return True
-        why = "compiled of another source (install hosim again)"
+        why = "compiled from another source (install hosim again)"
     what = name.replace("_", " ")
     print(f"hosim: {what}: {why}: plans are simulated interpreted, slower", file=sys.stderr)
     return False

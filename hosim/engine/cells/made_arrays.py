@@ -32,8 +32,8 @@ K = TypeVar("K")
 def forms_of(
     kernels: Sequence[type[K]], load: Callable[[], ModuleType], folder: Path
 ) -> list[type[K]]:
-    """Classes of a folder as they run here: those of the extension that was compiled of its files,
-    where the loop is compiled as well; else as they are.
+    """Classes of a folder as they run here: those of the extension that was compiled from its files,
+    if the loop is compiled as well, else as they are.
 
     ``load`` imports the extension that lies beside the folder.
     """
