@@ -352,7 +352,12 @@ class _Recomputing:
             if code not in new:
                 new[code] = len(alike)
                 alike.append(self._new(tensors.alike[code]))
-            names[f"{tensors[t].name}@{name}"] = len(kinds)
+            made = f"{tensors[t].name}@{name}"
+            if names.setdefault(made, len(kinds)) != len(kinds):
+                raise GraphError(
+                    f"tensor name {made!r} is taken; give recomputed op {name!r} another name",
+                    where="recompute",
+                )
             kinds.append(new[code])
         return Graph(
             base.name,

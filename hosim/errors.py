@@ -117,8 +117,8 @@ def expect(
     *,
     when: Callable[[T], object] = lambda _: True,
 ) -> T:
-    """``value`` of a file, if its type is ``kind`` and no other, and if it is so ``when`` asked.
-    Else raise :class:`InputError`.
+    """Return a ``value`` that was read from a file. Raises :class:`InputError`, with ``what`` was
+    expected, unless its type is exactly ``kind`` and ``when`` holds for it.
 
     >>> expect([], list, "a list of at least one op", "ops", when=bool)
     Traceback (most recent call last):
@@ -345,8 +345,8 @@ class InfeasibleError(HosimError):
 
 @contextmanager
 def errors_of(source: str | None) -> Iterator[None]:
-    """Whatever is wrong with data is an :class:`InputError` that names ``source`` and the path
-    inside it.
+    """Make each error about data an :class:`InputError` that names ``source`` and the path inside
+    it.
     """
     try:
         yield

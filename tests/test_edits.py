@@ -187,6 +187,16 @@ def test_what_would_change_the_computation_is_refused(order, recompute, message)
     assert str(error.value) == message
 
 
+def test_a_tensor_has_the_name_of_a_new_one():
+    b = GraphBuilder("g")
+    b.op("f", "k", outputs=[b.tensor("a", 1)])
+    b.op("g", "k", inputs=["a"], outputs=[b.tensor("a@f~2", 1)])
+    b.op("h", "k", inputs=["a", "a@f~2"])
+    with pytest.raises(GraphError, match="tensor name 'a@f~2' is taken"):
+        edited(b.build(), recompute=[Recompute("f", "h", "f~2")])
+    assert len(edited(b.build(), recompute=[Recompute("f", "h", "f~3")]).tensors) == 3
+
+
 def test_an_order_that_breaks_only_a_dep_or_a_write_names_it():
     b = GraphBuilder("g")
     b.tensor("w", 1, "parameter")

@@ -102,8 +102,8 @@ def static_curve(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> list[int
 def held_while(
     sizes: Sequence[int], begin: Positions, end: Positions, workspaces: Sequence[int]
 ) -> list[int]:
-    """The bytes held while each op runs: of tensors from one op and up to another, and its
-    workspace.
+    """The bytes held while each op runs: its workspace, and the tensors that are held from an op at
+    or before it, ``begin``, up to one after it, ``end``.
     """
     change = [0] * (len(workspaces) + 2)
     for size, since, until in zip(sizes, begin.tolist(), end.tolist(), strict=True):
@@ -137,10 +137,11 @@ def static_peak(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> StaticPea
 def held_from_to(
     graph: Graph, device_tier: str = USUAL_DEVICE_TIER, below: Collection[int] = ()
 ) -> tuple[Positions, Positions]:
-    """The op positions from and up to which the device tier holds each tensor if nothing moves;
-    both 0 for what it never holds, and one more than there are ops for what stays there.
+    """For each tensor the op position from which the device tier holds it if nothing moves, and the
+    one up to which it does: both 0 if it never does, and the second one more than the number of ops
+    if it stays there.
 
-    Those ``below`` come up for their first use and go after the last one.
+    Tensors that start ``below`` come up for their first use and leave after the last one.
     """
     import numpy as np  # here, as it takes longer to import than commands without a graph take
 

@@ -55,9 +55,10 @@ class Growing(Generic[P]):
 class Columns(Sequence[P]):
     """A frozen sequence of tensors or of ops.
 
-    ``names`` are in order, and ``positions`` has the position of each. Of items that differ in nothing but their
-    names and the positions in their ``lists``, ``alike`` has the first one, and ``codes`` says
-    which of these each item is like. ``named`` has the lists of all items, one after the other.
+    ``names`` are in order, and ``positions`` has the position of each. Items are alike if they
+    differ in nothing but their names and the positions in their ``lists``: ``alike`` has the first
+    item of each kind, and ``codes`` the kind of each item. ``named`` has the lists of all items, one
+    after the other.
     """
 
     __slots__ = ("_made", "_positions", "alike", "codes", "named", "names")
@@ -80,9 +81,9 @@ class Columns(Sequence[P]):
         named: Iterable[int] = (),
         made: tuple[P, ...] | None = None,
     ) -> None:
-        """``codes`` index ``alike``, of which several items may be of one kind. No two names are
-        the same, but for those of items that are ``made``, which :meth:`distinct` looks at. A dict
-        of names has their positions.
+        """``codes`` index ``alike``, of which several items may be of one kind. ``made`` are the
+        items, if they are there. A caller without ``made`` gives names that differ;
+        :meth:`distinct` checks those of ``made``. ``names`` may be a dict of their positions.
         """
         lists, shared = _getter(self.lists), attrgetter(*self._shared)
         known: dict[Hashable, int] = {}
@@ -133,8 +134,8 @@ class Columns(Sequence[P]):
         named: Iterable[int] = (),
         made: tuple[P, ...] | None = None,
     ) -> Self:
-        """Columns of items that differ from ``kinds`` in their names and lists; ``codes`` index
-        these. ``made`` are the items, if they are there.
+        """Columns of items that differ from ``kinds`` in their names and lists alone; ``codes``
+        index these. The rest is as in the constructor.
         """
         import numpy as np  # here, as it takes longer to import than commands without a graph take
 
@@ -163,8 +164,8 @@ class Columns(Sequence[P]):
         return self._positions
 
     def distinct(self) -> bool:
-        """Return whether each has a name, and no two the same. Who adds one item after the other
-        has seen to the latter.
+        """Return whether each item has a name, and no two have the same. Names of items that are
+        not made are taken to differ: whoever listed them has checked that.
         """
         return all(self.names) and (self._made is None or len(self.positions) == len(self))
 
@@ -294,7 +295,8 @@ class Ops(Columns[Op]):
         import numpy as np
 
         new, starts = np.array(order, "i"), self.starts()
-        begin, lengths = starts[:-1:4][new], np.diff(starts[::4])[new]
+        begins = starts[:: len(self.lists)]
+        begin, lengths = begins[:-1][new], np.diff(begins)[new]
         ends = np.cumsum(lengths)
         taken = np.repeat(begin - ends + lengths, lengths) + np.arange(len(self.named))
         named, made = np.asarray(self.named), self._made
@@ -324,7 +326,7 @@ def _getter(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
 NONE = -1
 """The first and the last user of a tensor that no op uses."""
 READS, WRITES = 1, 2
-"""What a user does."""
+"""Flags of the use of a tensor by an op."""
 
 
 class CompactUsers:

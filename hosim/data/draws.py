@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, sqrt
 
 CERTAINTY = 0.9
-"""The probability of an interval."""
+"""The probability that a value lies within its interval."""
 
 DRAWS, FEW_DRAWS = 200, 20
 """The number of draws of a plan, and of one whose replays take long."""

@@ -1,4 +1,4 @@
-"""Fits of a step on a device, as frozen data: :func:`hosim.study.searches.memory_fits.memory_fit`
+"""The fit of a step on a device, as frozen data: :func:`hosim.study.searches.memory_fits.memory_fit`
 finds it.
 """
 

@@ -74,9 +74,8 @@ def later_draws(
 def jittered_makespans(
     plan: Plan, hardware: Hardware, budget_bytes: int, jitters: Iterable[Jitter]
 ) -> list[int | None]:
-    """The makespan of a plan that no runtime decides on with each of some jitters, ``None`` where
-    it does not fit or breaks a rule. Raises :class:`UncoveredError` for what the loop does not
-    cover.
+    """The makespans of a plan without a runtime, one for each jitter; ``None`` where it does not fit
+    or breaks a rule. Raises :class:`UncoveredError` for what the loop does not cover.
     """
     with no_collection():
         check_loop(hardware, False, False)
@@ -178,7 +177,7 @@ class _RepeatedReplay(LoopReplay):
         self.table.loop.take(cells)
 
     def _flowing(self, what: str) -> npt.NDArray[np.float64]:
-        """What flows of each transfer or collective, or the work of ops of each pace."""
+        """The volume of each transfer or collective, or the work of ops of each pace."""
         limbs = [self.table.cells[f"{what}_{limb}"] for limb in ("high", "low")]
         return np.array([float((high << 62) + low) for high, low in zip(*limbs, strict=True)])
 
@@ -271,7 +270,7 @@ class _DrawnReplay(_RepeatedReplay):
         self._moved = np.array(
             [flowing * self._factors[c, kind] for flowing, c, kind in alike] or [np.zeros(count)]
         )
-        """What flows of each kind of transfer, by draw."""
+        """The volume of each kind of transfer, by draw."""
         self._own("duration", *([] if self._sent is None else ["send_high", "send_low"]))
 
     def _volume(self, t: int, channel: int) -> int | None:
@@ -281,8 +280,8 @@ class _DrawnReplay(_RepeatedReplay):
         return round((size * NS_PER_S if volume is None else volume) * self._copies(channel, t))
 
     def least(self, durations: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Nanoseconds of each op by draw, or so much more that copies slow down what comes after
-        its launch.
+        """Nanoseconds of each op by draw, but more than its launch where copies slow down what comes
+        after that.
         """
         cells, said = self.table.cells, self._said
         pace = np.asarray(cells["pace_of"])[: cells["ops"]]
@@ -316,7 +315,7 @@ class _DrawnReplay(_RepeatedReplay):
     def _put_limbs(
         self, what: str, volumes: npt.NDArray[np.float64], of: npt.NDArray[np.intp] | None = None
     ) -> None:
-        """Let these volumes flow, in two limbs each, of which ``of`` says which each one has."""
+        """Set volumes, in two limbs each; ``of`` has the number of the volume of each place."""
         whole = np.rint(volumes)
         if whole.max(initial=0.0) >= 2.0**WORK_BITS:
             raise UncoveredError(TOO_LARGE)

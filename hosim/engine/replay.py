@@ -151,20 +151,28 @@ def replay(
 
 
 def verdict(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
-    """Like :func:`replay`, for who asks of a plan that does not fit, or that breaks a rule on the
-    way, only that: its ``error`` does not say why, as the loop does not know.
+    """Like :func:`replay`, but a plan that the loop finds not to fit, or to break a rule on the way,
+    has an ``error`` that does not say why.
+
+    This saves the replay by the reference that finds the reason. The reference replays what the
+    loop does not cover: then :class:`hosim.errors.PlanError` is raised as by :func:`replay`.
     """
     if plan.graph.elsewhere:
         _check_other_processors(plan, MemoryCount())
     begin = time.perf_counter()
+    folded = hardware.devices > 1 and one_for_all(hardware)
     policy = None if plan.runtime is None else Remembering(plan.runtime())
-    try:
-        with no_collection():
-            check_measured_on(plan.workload, hardware)
-            check_loop(hardware, one_for_all(hardware), False)
+    with no_collection():
+        check_measured_on(plan.workload, hardware)
+        try:
+            check_loop(hardware, folded, False)
             result = looped(plan, hardware, budget_bytes, None, None, policy, "does not fit")
-    except UncoveredError:
-        return replay(plan, hardware, budget_bytes, engine=REFERENCE)
+        except UncoveredError:
+            from hosim.engine.reference import Simulation
+
+            result = _by_reference(
+                partial(Simulation, plan, hardware, budget_bytes), folded, policy
+            )
     assert result is not None
     return _drawn(result, plan, hardware, budget_bytes, None, None, time.perf_counter() - begin)
 

@@ -55,8 +55,9 @@ def looped(
     policy: RuntimePolicy | None,
     error: str | None = None,
 ) -> Result | None:
-    """The result of a plan; where it does not end well, it says ``error``, or ``None`` stands for
-    it: the reference says why. Of several devices one stands for all.
+    """The result of a plan. That of a plan which does not fit or breaks a rule has the ``error``
+    given; without one it is ``None``, and the reference says why. Of several devices one stands for
+    all.
 
     ``policy`` is the one that decides during the replay, if there is one.
 
@@ -139,7 +140,7 @@ class LoopReplay:
             self._put_volumes(moves)
 
     def _put_volumes(self, moves: int) -> None:
-        """What flows of copies, in order of issue, whichever move is issued first."""
+        """Set the volumes of copies, in order of issue, whichever move is issued first."""
         cells, base = self.table.cells, self.table.base
         for t in sorted(set(cells["move_tensor"][:moves])):
             cells["next_volume"][t] = base[t] + 1

@@ -284,4 +284,5 @@ def test_other_schemes_are_said(said):
     config = {**LLAMA, "quantization_config": said}
     assert packing_of(config) is None or "modules_to_not_convert" in said
     (line,) = hosim.load({"model": config, "sequence": 8}).meta["left_out"]
-    assert (said.get("quant_method", "") if isinstance(said, dict) else "") in line
+    named = said.get("quant_method", "unnamed") if isinstance(said, dict) else "unnamed"
+    assert facts(line, named) == named

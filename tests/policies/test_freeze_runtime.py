@@ -94,6 +94,23 @@ def test_a_plan_without_a_runtime_is_as_it_is():
     assert freeze_runtime(plan, MACHINE, 1000) is plan
 
 
+def test_the_first_of_devices_that_do_not_do_the_same_decides():
+    """Of three devices two share a host: the reference replays each, with a policy of its own."""
+    uneven = replace(MACHINE, devices=3, devices_per_host=2)
+    first, others = (
+        policy_named(name).plan(readers(), MACHINE, 20) for name in ("on_demand", "lookahead")
+    )
+    decided = [freeze_runtime(plan, MACHINE, 20) for plan in (first, others)]
+    assert decided[0] is not None
+    assert decided[1] is not None
+    assert decided[0].cache_ops != decided[1].cache_ops
+    makers = iter([first.runtime, others.runtime, others.runtime])
+    static = freeze_runtime(replace(first, runtime=lambda: next(makers)()), uneven, 20)
+    assert static is not None
+    assert static.cache_ops == decided[0].cache_ops
+    assert not [*makers]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("share", [0.5, 0.75])
 def test_hyperoffload_leaves_nothing_to_a_runtime(share):

@@ -1,5 +1,5 @@
 """Integers in arrays, which compiled and interpreted code read alike: how classes declare them, the
-form that they have here, and whether the extension of a kernel is of its source.
+form that they have here, and whether an extension was compiled from the source that is here.
 """
 
 from typing import TYPE_CHECKING

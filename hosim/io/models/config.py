@@ -280,7 +280,7 @@ class ParallelRun:
 
 @dataclass(frozen=True, kw_only=True)
 class NumericsOfRun:
-    """What numbers are kept and computed in: ``dtype``, where nothing else is said.
+    """The dtypes in which numbers are kept and computed: ``dtype``, if no other is given.
 
     ``weights``: how the products of layers have their weights (none: in ``dtype``;
     :mod:`hosim.io.models.packed`), in groups of ``group``; ``packed``: ``all`` of them, or those of

@@ -38,7 +38,7 @@ _RATE = Kind(Rate, lambda rate: exact_rate(int(rate)), float)
 
 _PADS: Any = mapping_type(
     "PadsModel",
-    "Of what the sizes of experts in mxfp4 are multiples, once loaded.",
+    "The numbers of which the sizes of experts in mxfp4 are multiples, once loaded.",
     dict.fromkeys(("hidden", "intermediate"), Annotated[int, Field(ge=1, le=2**20)]),
 )
 

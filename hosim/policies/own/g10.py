@@ -442,8 +442,8 @@ class _G10:
         return bisect_left(self._instants, self._instants[begin] + ns)
 
     def _place_in(self, way: _WayBelow, gap: Gap, gone: int) -> bool:
-        """Evict that way, behind ``gone`` at the earliest, if slots and room allow it; says whether
-        they do.
+        """Evict that way if slots and room allow it, and say whether they do; ``gone`` is the position
+        behind the op in which the eviction ends.
         """
         t = gap.tensor
         back = self.up[way.tier].start_before(gap.before, way.up_ns)

@@ -93,7 +93,7 @@ def freeze_runtime(
         return None
     if makespan_ns is None or (to_beat_ns is not None and makespan_ns > to_beat_ns):
         return None
-    cache_ops = sorted((*plan.cache_ops, *notes[-1]), key=lambda cache_op: cache_op.after)
+    cache_ops = sorted((*plan.cache_ops, *notes[0]), key=lambda cache_op: cache_op.after)
     static = replace(plan, cache_ops=tuple(cache_ops), runtime=None)
     try:
         return legal(static) if verify(static, hardware, budget_bytes) else static

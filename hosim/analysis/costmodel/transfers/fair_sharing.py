@@ -12,8 +12,7 @@ from fractions import Fraction
 NS_PER_S = 10**9
 
 Link = tuple[str, str, int]
-"""The identity of a link: channel or fabric, its name, and its instance.
-"""
+"""The identity of a link: channel or fabric, its name, and its instance."""
 
 
 def max_min_rates(
