@@ -247,8 +247,7 @@ class _Course:
 
     def _is_read(self, i: int) -> bool:
         """Return whether op ``i`` needs the contents."""
-        op = self.graph.ops[i]
-        return self.tensor in op.inputs or self.tensor in op.mutates
+        return self.graph.compact_users.reads(self.tensor, i)
 
     def write_back(self, step: WriteBack) -> None:
         """A store after the last write, if the tier has no valid copy."""
