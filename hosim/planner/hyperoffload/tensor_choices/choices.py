@@ -157,7 +157,7 @@ def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, 
 def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     """The cache ops of one tensor, each with its place; those of its last choice are kept."""
     known = problem.placed.get(t)
-    if known is None or known[0] is not choice:
+    if known is None or (known[0] is not choice and known[0] != choice):
         known = problem.placed[t] = (
             choice,
             [
