@@ -405,12 +405,17 @@ class Plan(Deriving, InCells):
 
 
 def _all_are(given: object, kind: type) -> bool:
-    return isinstance(given, tuple | list) and all([isinstance(one, kind) for one in given])
+    return isinstance(given, tuple | list) and all(
+        [issubclass(each, kind) for each in {*map(type, given)}]
+    )
 
 
 def _are_tiers(given: object) -> bool:
     return isinstance(given, Mapping) and all(
-        [whole(t) is not None and _all_are(tiers, str) for t, tiers in given.items()]
+        [
+            (t.__class__ is int or whole(t) is not None) and _all_are(tiers, str)
+            for t, tiers in given.items()
+        ]
     )
 
 
