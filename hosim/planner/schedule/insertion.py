@@ -94,9 +94,10 @@ def insert(
         start = residency.get(t, ())
         if start == (hardware.device_tier,) and t not in by_tensor:
             continue
-        steps = _steps(
-            graph, hardware, t, start, sorted(by_tensor.get(t, ()), key=lambda a: a.after)
-        )
+        mine = by_tensor.get(t, [])
+        if len(mine) > 1:
+            mine.sort(key=lambda a: a.after)
+        steps = _steps(graph, hardware, t, start, mine)
         moves = tensor_moves(graph, hardware.device_tier, t, start, steps)
         placed += _cache_ops(t, moves, hardware.device_tier, routes)
     placed.sort(
@@ -158,6 +159,9 @@ def tensor_moves(
     ``awaited`` also where the op has ended that waits for that cache op, and with it all users
     before.
     """
+    order = graph.derived(HappensBefore)
+    if order.single and len(start) == 1 and device not in start and not graph.writers[tensor]:
+        return _read_moves(graph, device, tensor, start[0], steps, awaited)
     course = _Course(graph, device, tensor, start)
     for step in steps:
         course.walk(step.before)
@@ -170,6 +174,42 @@ def tensor_moves(
         if awaited and back:
             course.awaits = step.before
     return course.placed
+
+
+def _read_moves(
+    graph: Graph,
+    device: str,
+    tensor: int,
+    source: str,
+    steps: Iterable[Absence | WriteBack],
+    awaited: bool,
+) -> list[TensorMove]:
+    """The same for a tensor that one stream reads and none writes, which starts in a tier below:
+    its copy there stays valid, so that nothing is stored. Most moves are of this kind.
+    """
+    users, end, survives = graph.users[tensor], len(graph.ops), graph.survives[tensor]
+    first, last, here = users[0] if users else end, AT_START, False
+    placed: list[TensorMove] = []
+    for step in steps:
+        if isinstance(step, WriteBack):
+            continue
+        _, gap_after, before, _, release, prefetch, *_ = step
+        if before == end and not survives:
+            continue  # it dies there by itself
+        if awaited:
+            last = AT_START
+        if here:
+            used = users[bisect_left(users, before) - 1] if before > first else AT_START
+            release = max(release, used, last)
+            if release >= before:
+                continue
+            placed.append((gap_after, before, DETACH, (device,), None, release))
+            last, here = release, False
+        if before < end:
+            last = max(last, min(prefetch, before - 1))
+            placed.append((gap_after, before, PREFETCH, (source,), device, last))
+            here = True
+    return placed
 
 
 class _Course:
