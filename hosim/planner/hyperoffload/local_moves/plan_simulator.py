@@ -122,7 +122,7 @@ class PlanSimulator:
     def begin(self, choices: Choices) -> SimulatedCost:
         """Simulate choices from the start, and keep them as the present ones."""
         self.owner = None
-        self._put({t: choices.get(t) for t in {*self.choices, *choices}})
+        self._coding.write(self.cells["cells"], choices)
         if not self.kernel.load():
             raise UncoveredError
         return self.cost
