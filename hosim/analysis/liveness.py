@@ -147,7 +147,7 @@ def held_from_to(
     users, count = graph.compact_users, len(graph.ops)
     first, last = np.array(users.first), np.array(users.last)
     survives, initial = np.array(graph.survives, bool), np.zeros(len(users), bool)
-    initial[list(set(graph.initial).difference(idle_below(graph, device_tier), below))] = True
+    initial[list(set(graph.initial).difference(graph.derived(idle_below, device_tier), below))] = True
     survives[list(below)] = False
     gone = np.zeros(len(users), bool)
     if graph.elsewhere:
