@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 from hosim.base.in_cells import InCells
@@ -419,12 +420,12 @@ def _all_are(given: object, kind: type) -> bool:
 
 
 def _are_tiers(given: object) -> bool:
-    return isinstance(given, Mapping) and all(
-        [
-            (t.__class__ is int or whole(t) is not None) and _all_are(tiers, str)
-            for t, tiers in given.items()
-        ]
-    )
+    if not isinstance(given, Mapping):
+        return False
+    plain = {*map(type, given)} <= {int} and {*map(type, given.values())} <= {tuple}
+    if plain and {*map(type, chain.from_iterable(given.values()))} <= {str}:
+        return True  # plans of large graphs have many
+    return all([whole(t) is not None and _all_are(tiers, str) for t, tiers in given.items()])
 
 
 class RuntimeFactory(Protocol):
