@@ -104,7 +104,8 @@ class TierSpace:
     the end of its tensor's life. ``tiers`` are those of the caller's choice, the preferred one
     first; ``initial`` has what is where at time 0. ``free`` has by tier the room in each ``span``
     of so many ops, ``ample`` whether a tier has room for all at once, ``refused`` the tiers that
-    had none for something, ``load`` the time that the channels of a tier are busy.
+    had none for something, ``load`` the time that the channels of a tier are busy (with what is
+    placed, too, if the rule is ``balanced``).
     """
 
     def __init__(
@@ -205,7 +206,8 @@ class TierSpace:
             if self.fits(tensor, start, tier):
                 begin, end = self._spans(tensor, start)
                 self.free[tier][begin:end] -= size
-                self.use(tensor, tier)
+                if self._placement.rule == BALANCED:
+                    self.use(tensor, tier)
                 self._placed[tensor] = (tier, max(start, 0))
                 return tier
         return None
