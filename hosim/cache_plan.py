@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
@@ -99,6 +99,25 @@ class CacheOp:
             or self.destination.__class__ not in (str, type(None))
         ):
             keep_kinds(self, InputError, f"cache op {named(self.op)}")
+
+
+_PUT_OP, _PUT_TENSOR, _PUT_SOURCE, _PUT_DESTINATION, _PUT_AFTER, _PUT_SLACK = [
+    vars(CacheOp)[each.name].__set__ for each in fields(CacheOp)
+]
+
+
+def plain_cache_op(
+    op: str, tensor: int, source: str, destination: str | None, after: int
+) -> CacheOp:
+    """A cache op of values that are known to be what they should: in a third of the time."""
+    made = object.__new__(CacheOp)
+    _PUT_OP(made, op)
+    _PUT_TENSOR(made, tensor)
+    _PUT_SOURCE(made, source)
+    _PUT_DESTINATION(made, destination)
+    _PUT_AFTER(made, after)
+    _PUT_SLACK(made, None)
+    return made
 
 
 @dataclass(frozen=True, slots=True)

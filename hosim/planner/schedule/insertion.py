@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hosim.analysis import HappensBefore
-from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan, plain_cache_op
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.schedule.tiers_below import Route, copies_along, known_routes
@@ -137,7 +137,7 @@ def _cache_ops(
         (gap_after, before, cache_op)
         for gap_after, before, op, sources, destination, after in moves
         for cache_op in (
-            [CacheOp(op, tensor, device, None, after)]
+            [plain_cache_op(op, tensor, device, None, after)]
             if destination is None
             else copies_along(route(sources, destination), op, tensor, device, after)
         )
