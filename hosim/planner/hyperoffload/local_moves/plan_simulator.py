@@ -44,7 +44,7 @@ class PlanSimulator:
     ) -> None:
         self.problem = problem
         self.owner: object = None
-        """Whose choices are the present ones, if a search's."""
+        """The record of the search whose choices are the present ones, if it is a search's."""
         graph, hardware = problem.graph, problem.hardware
         device, between = hardware.device_tier, hardware.channel_between
         self._direct = {

@@ -183,9 +183,7 @@ def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[
     if len(graph.streams) <= 1:
         end = list(accumulate(durations))
         return [0, *end][: len(end)], end
-    for op, duration, producers in zip(
-        graph.ops.each(), durations, graph.producers, strict=True
-    ):
+    for op, duration, producers in zip(graph.ops.each(), durations, graph.producers, strict=True):
         begin = free.get(op.stream, 0)
         for p in producers:
             begin = max(begin, end[p])
