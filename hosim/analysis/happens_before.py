@@ -9,7 +9,7 @@ where a planner does.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from hosim.cache_plan import AT_START
@@ -92,15 +92,22 @@ class HappensBefore:
             else self.clock[op][self.stream_of[earlier]] > self.place[earlier]
         )
 
-    def first_after(self, ops: Iterable[int], wanted: int) -> int | None:
+    def first_after(self, ops: Sequence[int], wanted: int) -> int | None:
         """The first op listed at ``wanted`` or later by whose end all of ``ops`` have surely ended;
         ``None`` if there is none.
         """
         if self.single:
             return max([wanted, *ops])  # AT_START is less than any
-        needed = {(self.stream_of[op], self.place[op] + 1) for op in ops if op != AT_START}
-        known = self.clock[wanted] if wanted != AT_START else ()
-        if not needed or (known and all([known[s] >= count for s, count in needed])):
+        stream_of, place = self.stream_of, self.place
+        if wanted != AT_START:  # most have ended by then
+            known = self.clock[wanted]
+            for op in ops:
+                if op != AT_START and known[stream_of[op]] <= place[op]:
+                    break
+            else:
+                return wanted
+        needed = {(stream_of[op], place[op] + 1) for op in ops if op != AT_START}
+        if not needed:
             return wanted
         best: int | None = None
         for queue, ended in zip(self.queues, self._ended, strict=True):

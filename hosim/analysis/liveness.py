@@ -148,7 +148,8 @@ def held_from_to(
     users, count = graph.compact_users, len(graph.ops)
     first, last = np.array(users.first), np.array(users.last)
     survives, initial = np.array(graph.survives, bool), np.zeros(len(users), bool)
-    initial[list(set(graph.initial).difference(idle_below(graph, device_tier), below))] = True
+    idle = graph.derived(idle_below, device_tier)
+    initial[list(set(graph.initial).difference(idle, below))] = True
     survives[list(below)] = False
     gone = np.zeros(len(users), bool)
     if graph.elsewhere:

@@ -88,27 +88,29 @@ def excess_of(graph: Graph, capacity: int) -> list[int]:
         return [held - capacity for held in _held(graph)]
     order = graph.derived(HappensBefore)
     change = [[0] * (len(queue) + 1) for queue in order.queues]
-    starts = set(graph.initial)
+    starts, survives = set(graph.initial), graph.survives
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+    between_uses = dict[tuple[int, int | None], list[tuple[list[int], int, int]]]()
     for t, users in enumerate(graph.users):
-        size = graph.tensors[t].size_bytes
+        size = sizes[t]
         before: int | None = AT_START if t in starts else None
         for u in (*users, None) if size and users else ():
-            if before is not None and (u is not None or graph.survives[t]):
-                for s, (first, last) in enumerate(_between(order, before, u)):
-                    if first < last:
-                        change[s][first] += size
-                        change[s][last] -= size
+            if before is not None and (u is not None or survives[t]):
+                found = between_uses.get((before, u))
+                if found is None:
+                    places = zip(change, _between(order, before, u), strict=True)
+                    found = between_uses[before, u] = [
+                        (changes, first, last) for changes, (first, last) in places if first < last
+                    ]
+                for changes, first, last in found:
+                    changes[first] += size
+                    changes[last] -= size
             before = u
     held = [0] * len(graph.ops)
     for queue, changes in zip(order.queues, change, strict=True):
         for i, between in zip(queue, accumulate(changes), strict=False):
             op = graph.ops[i]
-            held[i] = (
-                between
-                + sum([graph.tensors[t].size_bytes for t in op.uses])
-                + op.workspace_bytes
-                - capacity
-            )
+            held[i] = between + sum([sizes[t] for t in op.uses]) + op.workspace_bytes - capacity
     return held
 
 
@@ -126,12 +128,13 @@ def _between(order: HappensBefore, before: int, after: int | None) -> Iterator[t
 def _held(graph: Graph) -> list[int]:
     """By op of a single stream, the bytes that are held if nothing moves."""
     change = [0] * (len(graph.ops) + 1)
-    initial = set(graph.initial)
+    initial, survives = set(graph.initial), graph.survives
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
     for t, users in enumerate(graph.users):
         if users:
-            size = graph.tensors[t].size_bytes
+            size = sizes[t]
             change[0 if t in initial else users[0]] += size
-            if not graph.survives[t]:
+            if not survives[t]:
                 change[users[-1] + 1] -= size
     return [
         held + op.workspace_bytes for held, op in zip(accumulate(change), graph.ops, strict=False)

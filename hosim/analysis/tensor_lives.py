@@ -84,18 +84,17 @@ def lives(
             uses_at[t] |= 1 << k
     found: defaultdict[Life, list[int]] = defaultdict(list)
     sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+    begin, flags, survives = graph.compact_users.begin, graph.compact_users.flags, graph.survives
+    known: dict[tuple[object, ...], Life | None] = {}
     for t, users in enumerate(graph.users):
         if users and sizes[t] and (t in initial or _spans(graph, points, order, t, users)):
-            life = _life(
-                graph,
-                points,
-                order,
-                t,
-                t in initial,
-                uses_at.get(t, 0),
-                tuple(tiers.get(t, ())),
-                repeats,
-            )
+            starts, where = t in initial, tuple(tiers.get(t, ()))
+            does = flags[begin[t] : begin[t + 1]].tobytes()
+            key = users, does, starts, survives[t], where  # all that a life depends on
+            if key not in known:
+                at = uses_at.get(t, 0)
+                known[key] = _life(graph, points, order, t, starts, at, where, repeats)
+            life = known[key]
             if life is not None:
                 found[life].append(t)
     return found

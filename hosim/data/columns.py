@@ -8,6 +8,7 @@ first looks at one.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -367,6 +368,16 @@ class CompactUsers:
                 np.where(none, NONE, users[begin[1:] - 1]),
             )
         ]
+
+    def reads_first(self, t: int) -> bool:
+        """Return whether the first user of a tensor reads it; not where it has none."""
+        return self.first[t] != NONE and bool(self.flags[self.begin[t]] & READS)
+
+    def reads(self, t: int, op: int) -> bool:
+        """Return whether an op reads a tensor."""
+        end = self.begin[t + 1]
+        k = bisect_left(self.listed, op, self.begin[t], end)
+        return k < end and self.listed[k] == op and bool(self.flags[k] & READS)
 
     def __len__(self) -> int:
         return len(self.first)

@@ -506,7 +506,10 @@ def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:
     """Raise :class:`InfeasibleError` if some op cannot run under any plan: what it uses must be in
     the device tier while it runs.
     """
-    for op, needed in zip(graph.ops, graph.derived(needed_bytes), strict=True):
+    every = graph.derived(needed_bytes)
+    if max(every, default=0) <= budget:
+        return
+    for op, needed in zip(graph.ops, every, strict=True):
         if needed > budget:
             raise InfeasibleError(
                 f"out of memory: op {op.name!r} needs {_exact(needed)} of {hardware.device_tier} "
@@ -518,11 +521,10 @@ def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:
 def _start_fits(plan: Plan, hardware: Hardware, budget: int) -> None:
     """Raise :class:`InfeasibleError` if the plan's tensors do not fit where they are at time 0."""
     held: dict[str, int] = {}
+    sizes = plan.graph.tensors.column(lambda tensor: tensor.size_bytes)
     for t, where in plan.residency(hardware.device_tier).items():
-        for tier in (
-            where if 0 <= t < len(plan.graph.tensors) else ()
-        ):  # the verifier says what is none
-            held[tier] = held.get(tier, 0) + plan.graph.tensors[t].size_bytes
+        for tier in where if 0 <= t < len(sizes) else ():  # the verifier says what is none
+            held[tier] = held.get(tier, 0) + sizes[t]
     for name, size in held.items():
         capacity = (
             hardware.tiers[hardware.tier_index[name]].capacity_bytes

@@ -111,6 +111,7 @@ def search(
         return _judged(*_steadiest(run, chosen, [] if when.within else run.alike()), run.tried)
     finally:
         run.planning.add(run.work.done)
+        run.pool.clear()  # its plans know the search: without this cycle all of it is gone at once
 
 
 def _steadiest(run: Search, chosen: Found, others: Sequence[Found]) -> tuple[Found, SearchRecord]:

@@ -22,12 +22,8 @@ def idle_parts_below(graph: Graph, hardware: Hardware, budget_bytes: int) -> Gra
     """
     device = hardware.device_tier
     tensors = graph.tensors
-    idle = [
-        t
-        for t in graph.initial
-        if not graph.users[t] and tensors[t].of and tensors[t].home in (None, device)
-    ]
-    if not idle or static_peak(graph, device).bytes <= budget_bytes:
+    idle = graph.derived(_idle_parts, device)
+    if not idle or graph.derived(static_peak, device).bytes <= budget_bytes:
         return graph
     space = space_below(graph, hardware, homes_below(graph, hardware))
     homes = {t: tier for t in idle if (tier := space.place(t, 0)) is not None}
@@ -38,6 +34,12 @@ def idle_parts_below(graph: Graph, hardware: Hardware, budget_bytes: int) -> Gra
         ]
     )
     return Graph(graph.name, moved, graph.ops, graph.meta)
+
+
+def _idle_parts(graph: Graph, device_tier: str) -> list[int]:
+    """The parts in the device tier that no op uses."""
+    parts = set(graph.tensors.those(lambda part: part.of and part.home in (None, device_tier)))
+    return [t for t in graph.initial if t in parts and not graph.users[t]]
 
 
 def as_asked(plan: Plan, eased: Graph, graph: Graph) -> Plan:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hosim.analysis import HappensBefore
-from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan, plain_cache_op
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.schedule.tiers_below import Route, copies_along, known_routes
@@ -94,9 +94,10 @@ def insert(
         start = residency.get(t, ())
         if start == (hardware.device_tier,) and t not in by_tensor:
             continue
-        steps = _steps(
-            graph, hardware, t, start, sorted(by_tensor.get(t, ()), key=lambda a: a.after)
-        )
+        mine = by_tensor.get(t, [])
+        if len(mine) > 1:
+            mine.sort(key=lambda a: a.after)
+        steps = _steps(graph, hardware, t, start, mine)
         moves = tensor_moves(graph, hardware.device_tier, t, start, steps)
         placed += _cache_ops(t, moves, hardware.device_tier, routes)
     placed.sort(
@@ -136,7 +137,7 @@ def _cache_ops(
         (gap_after, before, cache_op)
         for gap_after, before, op, sources, destination, after in moves
         for cache_op in (
-            [CacheOp(op, tensor, device, None, after)]
+            [plain_cache_op(op, tensor, device, None, after)]
             if destination is None
             else copies_along(route(sources, destination), op, tensor, device, after)
         )
@@ -158,6 +159,9 @@ def tensor_moves(
     ``awaited`` also where the op has ended that waits for that cache op, and with it all users
     before.
     """
+    order = graph.derived(HappensBefore)
+    if order.single and len(start) == 1 and device not in start and not graph.writers[tensor]:
+        return _read_moves(graph, device, tensor, start[0], steps, awaited)
     course = _Course(graph, device, tensor, start)
     for step in steps:
         course.walk(step.before)
@@ -170,6 +174,42 @@ def tensor_moves(
         if awaited and back:
             course.awaits = step.before
     return course.placed
+
+
+def _read_moves(
+    graph: Graph,
+    device: str,
+    tensor: int,
+    source: str,
+    steps: Iterable[Absence | WriteBack],
+    awaited: bool,
+) -> list[TensorMove]:
+    """The same for a tensor that one stream reads and none writes, which starts in a tier below:
+    its copy there stays valid, so that nothing is stored. Most moves are of this kind.
+    """
+    users, end, survives = graph.users[tensor], len(graph.ops), graph.survives[tensor]
+    first, last, here = users[0] if users else end, AT_START, False
+    placed: list[TensorMove] = []
+    for step in steps:
+        if isinstance(step, WriteBack):
+            continue
+        _, gap_after, before, _, release, prefetch, *_ = step
+        if before == end and not survives:
+            continue  # it dies there by itself
+        if awaited:
+            last = AT_START
+        if here:
+            used = users[bisect_left(users, before) - 1] if before > first else AT_START
+            release = max(release, used, last)
+            if release >= before:
+                continue
+            placed.append((gap_after, before, DETACH, (device,), None, release))
+            last, here = release, False
+        if before < end:
+            last = max(last, min(prefetch, before - 1))
+            placed.append((gap_after, before, PREFETCH, (source,), device, last))
+            here = True
+    return placed
 
 
 class _Course:
@@ -247,8 +287,7 @@ class _Course:
 
     def _is_read(self, i: int) -> bool:
         """Return whether op ``i`` needs the contents."""
-        op = self.graph.ops[i]
-        return self.tensor in op.inputs or self.tensor in op.mutates
+        return self.graph.compact_users.reads(self.tensor, i)
 
     def write_back(self, step: WriteBack) -> None:
         """A store after the last write, if the tier has no valid copy."""

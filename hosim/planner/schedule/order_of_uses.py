@@ -33,12 +33,17 @@ def plan_for(plan: Plan, workload: Graph) -> Plan:
     edits = None if plan.edits is None else replace(plan.edits, base=workload)
     graph = workload if edits is None else edits.graph()
     index = graph.tensor_index
-    place = [index[tensor.name] for tensor in plan.graph.tensors]
+    place = [index[name] for name in plan.graph.tensors.names]
     return replace(
         plan,
         graph=graph,
         edits=edits,
-        cache_ops=tuple([replace(c, tensor=place[c.tensor]) for c in plan.cache_ops]),
+        cache_ops=tuple(
+            [
+                CacheOp(c.op, place[c.tensor], c.source, c.destination, c.after, c.slack_ns)
+                for c in plan.cache_ops
+            ]
+        ),
         initial={place[t]: tiers for t, tiers in plan.initial.items()},
         runtime=None if plan.runtime is None else _decided_elsewhere(plan.runtime, place),
         proof=None if plan.proof is None else replace(plan.proof, workload=workload),

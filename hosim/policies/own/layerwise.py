@@ -95,18 +95,18 @@ def _streamed(
     away = homes_below(graph, hardware)
     space = space_below(graph, hardware, away, read_placement(placement, hardware))
     initial: dict[int, tuple[str, ...]] = {}
+    movable = set(
+        graph.tensors.those(
+            lambda tensor: tensor.kind in put_below and tensor.size_bytes >= smallest
+        )
+    )
     for t in graph.initial:
-        tensor = graph.tensors[t]
-        if (
-            tensor.kind in put_below
-            and tensor.size_bytes >= smallest
-            and graph.users[t]
-            and t not in away
-        ):
+        if t in movable and graph.users[t] and t not in away:
             tier = space.place(t, 0)
             if tier is not None:
                 initial[t] = (tier,)
-    streamed = {t for t in initial if graph.tensors[t].persistent}
+    persistent = set(graph.tensors.those(lambda tensor: tensor.persistent))
+    streamed = {t for t in initial if t in persistent}
     streamed |= {t for t in away if graph.users[t]}
     visited = visits_to(graph, streamed)
     visits_of: dict[int, list[int]] = {t: [] for t in streamed}
@@ -237,7 +237,7 @@ def visits(graph: Graph, streamed: set[int]) -> list[LayerVisit]:
     used: set[int] = set()
     for i, op in enumerate(graph.ops):
         mine = [t for t in op.uses if t in streamed]
-        for layer in dict.fromkeys(layers[t] for t in mine):
+        for layer in dict.fromkeys([layers[t] for t in mine]):
             if layer != current:
                 if current is not None:
                     found.append(LayerVisit(first, last, frozenset(used)))
@@ -263,17 +263,21 @@ def _beside_weights(graph: Graph, streamed: set[int]) -> Mapping[int, int]:
     them.
     """
     found: dict[int, int] = {}
+    every_weight = set(graph.tensors.those(lambda tensor: tensor.kind in WEIGHTS))
+    if streamed <= every_weight:
+        return found
     for op in graph.ops:
         mine = [t for t in op.uses if t in streamed]
-        weights = [t for t in mine if graph.tensors[t].kind in WEIGHTS]
+        weights = [t for t in mine if t in every_weight]
         if weights and len(weights) < len(mine):
-            found.update({t: weights[0] for t in mine if t not in weights and t not in found})
+            rest = [t for t in mine if t not in every_weight and t not in found]
+            found.update(dict.fromkeys(rest, weights[0]))
     return found
 
 
 def _layers_of_their_own(graph: Graph, streamed: set[int]) -> Mapping[int, str]:
     """The layer of each by name, or by consecutive uses."""
-    names = {t: _NUMBERED.match(graph.tensors[t].name) for t in streamed}
+    names = {t: _NUMBERED.match(graph.tensors.names[t]) for t in streamed}
     numbered = {t: match[1] for t, match in names.items() if match}
     if len(set(numbered.values())) < len(numbered):
         return _by_name(graph, numbered, streamed)

@@ -253,13 +253,17 @@ def forced_ns(graph: Graph, hardware: Hardware, initial: Starts) -> int:
     """
     if not initial:
         return 0
-    device, users = hardware.device_tier, graph.users
+    device, users = hardware.device_tier, graph.compact_users
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+    survives, writers = graph.survives, graph.writers
     copied = Counter[tuple[tuple[str, ...], str, int]]()
     for t, tiers in Plan(graph, initial=dict(initial)).residency(device).items():
-        own, size = tuple([tier for tier in tiers if tier != device]), graph.tensors[t].size_bytes
-        if len(own) == len(tiers) and users[t] and t in graph.ops[users[t][0]].reads:
+        if len(tiers) == 1 and tiers[0] == device:
+            continue
+        own, size = tuple([tier for tier in tiers if tier != device]), sizes[t]
+        if len(own) == len(tiers) and users.reads_first(t):
             copied[own, device, size] += 1
-        if graph.survives[t] and graph.writers[t]:
+        if survives[t] and writers[t]:
             copied.update([((device,), tier, size) for tier in own])
     routes, machine = known_routes(hardware), machine_of_copies(graph, hardware)
     busy = Counter[str]()
@@ -292,20 +296,22 @@ def faulting_ns(graph: Graph, hardware: Hardware, initial: Starts, inspect_ns: i
     device, machine = hardware.device_tier, machine_of_copies(graph, hardware)
     waits: dict[str, dict[str, int]] = {stream: {} for stream in graph.streams}
     alone = cache(partial(alone_ns, machine))
+    homes = graph.tensors.column(lambda tensor: (tensor.home or device,))
+    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+    streams = graph.ops.column(lambda op: op.stream)
+    single, between, reads_first = (
+        len(graph.streams) == 1,
+        machine.channel_between,
+        graph.compact_users.reads_first,
+    )
     for t in graph.initial:
-        users, tiers = graph.users[t], initial.get(t, (graph.tensors[t].home or device,))
-        channel = machine.channel_between.get((tiers[0], device))
-        if (
-            len(tiers) > 1
-            or channel is None
-            or channel.engines > 1
-            or not users
-            or t not in graph.ops[users[0]].reads
-        ):
+        users, tiers = graph.users[t], initial.get(t, homes[t])
+        channel = between.get((tiers[0], device))
+        if len(tiers) > 1 or channel is None or channel.engines > 1 or not reads_first(t):
             continue
-        stream = graph.ops[users[0]].stream
-        if len(graph.streams) == 1 or all([graph.ops[u].stream == stream for u in users]):
-            taken = alone(channel.name, graph.tensors[t].size_bytes)
+        stream = streams[users[0]]
+        if single or all([streams[u] == stream for u in users]):
+            taken = alone(channel.name, sizes[t])
             waits[stream][channel.name] = waits[stream].get(channel.name, 0) + taken
     busy = busy_ns(graph, hardware, inspect_ns)
     return max(

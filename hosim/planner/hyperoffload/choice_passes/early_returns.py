@@ -87,11 +87,12 @@ class _AbsenceColumns:
         size, change = size.astype(kind), np.zeros(count + 2, kind)
         np.subtract.at(change, self.after + 1, size[self.tensor])
         np.add.at(change, np.maximum(self.back, self.after) + 1, size[self.tensor])
-        for t in (
-            problem.starts_below
-        ):  # the account of the problem has what starts below from its first use on
-            change[0] += size[t]
-            change[min(problem.graph.users[t], default=0)] -= size[t]
+        if problem.starts_below:
+            # the account of the problem has what starts below from its first use on
+            below = np.fromiter(problem.starts_below, "q", len(problem.starts_below))
+            first = np.maximum(np.asarray(problem.graph.compact_users.first)[below], 0)
+            change[0] += size[below].sum()
+            np.subtract.at(change, first, size[below])
         held: Levels = np.array(problem.held_bytes, kind) + np.cumsum(change)[: count + 1]
         return held
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -37,6 +37,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
     COPY,
     HOME,
+    Choices,
     Problem,
     TensorChoice,
 )
@@ -214,7 +215,15 @@ class ChoiceCoding:
         if choice is None:
             return found
         found |= {whole[START]: _STARTS[choice.start], whole[BELOW_IN]: self._tier[choice.below]}
-        slot = dict(zip((AT_START, *self._users[t]), range(first, end), strict=True))
+        found |= self._absent(t, choice)
+        for field, of in ((SAVE, choice.stores), (SAVE_TURN, choice.store_turns)):
+            found[whole[field]] = of.get(self._ops, UNSET)
+        return found
+
+    def _absent(self, t: int, choice: TensorChoice) -> Iterator[tuple[int, int]]:
+        """The cells of slots that a choice sets."""
+        slot = {after: s for s, after in enumerate((AT_START, *self._users[t]), self._first[t])}
+        tiers = {after: self._tier[tier] for after, tier in choice.tiers.items()}
         for field, given in (
             (AWAY, dict.fromkeys(choice.away, 1)),
             (RETURN, choice.away),
@@ -222,16 +231,31 @@ class ChoiceCoding:
             (LEAVE, choice.leaves),
             (TURN, choice.turns),
             (STORE_TURN, choice.store_turns),
-            (TIER, {after: self._tier[tier] for after, tier in choice.tiers.items()}),
+            (TIER, tiers),
         ):
-            found |= {
-                field * self._slots + slot[after]: value
-                for after, value in given.items()
-                if after in slot and value is not None
-            }
-        for field, of in ((SAVE, choice.stores), (SAVE_TURN, choice.store_turns)):
-            found[whole[field]] = of.get(self._ops, UNSET)
-        return found
+            for after, value in given.items():
+                if after in slot and value is not None:
+                    yield field * self._slots + slot[after], value
+
+    def write(self, cells: Cells, choices: Choices) -> None:
+        """Let cells say these choices."""
+        values = np.asarray(cells)
+        values[:] = UNSET
+        by_tensor = values[FIELDS * self._slots :].reshape(4, -1)
+        values[AWAY * self._slots : (AWAY + 1) * self._slots] = 0
+        by_tensor[START] = STAYS
+        chosen = [*choices]
+        by_tensor[START, chosen] = [_STARTS[choice.start] for choice in choices.values()]
+        by_tensor[BELOW_IN, chosen] = [self._tier[choice.below] for choice in choices.values()]
+        for field, of in (
+            (SAVE, [choice.stores for choice in choices.values()]),
+            (SAVE_TURN, [choice.store_turns for choice in choices.values()]),
+        ):
+            by_tensor[field, chosen] = [each.get(self._ops, UNSET) for each in of]
+        absent = [*chain.from_iterable(map(self._absent, chosen, choices.values()))]
+        if absent:
+            at, value = np.array(absent, "q").T
+            values[at] = value
 
     def choices(self, cells: Cells) -> dict[int, TensorChoice]:
         """The choices that cells say."""

@@ -25,7 +25,7 @@ class LocalSearch:
 
     def _note(self) -> None:
         simulator = self._simulator
-        simulator.owner, self._record = self, simulator.record()
+        simulator.owner = self._record = simulator.record()
         self.some = not simulator.kernel.at_end()
         """Whether anything can be gained."""
 
@@ -40,7 +40,7 @@ class LocalSearch:
         simulator = self._simulator
         begun = simulator.work - self._owed
         self._owed = 0
-        if simulator.owner is not self:  # another search has used the simulator
+        if simulator.owner is not self._record:  # another search has used the simulator
             simulator.put_back(self._record)
         better = simulator.kernel.go_on(begun + work)
         if better:

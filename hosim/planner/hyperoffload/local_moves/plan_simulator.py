@@ -44,7 +44,7 @@ class PlanSimulator:
     ) -> None:
         self.problem = problem
         self.owner: object = None
-        """Whose choices are the present ones, if a search's."""
+        """The record of the search whose choices are the present ones, if it is a search's."""
         graph, hardware = problem.graph, problem.hardware
         device, between = hardware.device_tier, hardware.channel_between
         self._direct = {
@@ -122,7 +122,7 @@ class PlanSimulator:
     def begin(self, choices: Choices) -> SimulatedCost:
         """Simulate choices from the start, and keep them as the present ones."""
         self.owner = None
-        self._put({t: choices.get(t) for t in {*self.choices, *choices}})
+        self._coding.write(self.cells["cells"], choices)
         if not self.kernel.load():
             raise UncoveredError
         return self.cost

@@ -12,7 +12,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
-from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, STORE, CacheOp, Plan, plain_cache_op
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 from hosim.planner.schedule import Absence, WriteBack, tensor_moves
 
@@ -157,11 +157,11 @@ def initial_tiers(problem: Problem, t: int, choice: TensorChoice) -> tuple[str, 
 def place(problem: Problem, t: int, choice: TensorChoice) -> list[Placed]:
     """The cache ops of one tensor, each with its place; those of its last choice are kept."""
     known = problem.placed.get(t)
-    if known is None or known[0] is not choice:
+    if known is None or (known[0] is not choice and known[0] != choice):
         known = problem.placed[t] = (
             choice,
             [
-                (after, RANK[op], turn, t, CacheOp(op, t, source, destination, after))
+                (after, RANK[op], turn, t, plain_cache_op(op, t, source, destination, after))
                 for op, source, destination, after, turn in moves_of(
                     problem, t, choice, initial_tiers(problem, t, choice)
                 )

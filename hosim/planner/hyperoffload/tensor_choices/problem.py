@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Any
 
 from hosim.analysis import (
@@ -180,14 +180,16 @@ def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[
     free: dict[str, int] = {}
     start: list[int] = []
     end: list[int] = []
-    several = len(graph.streams) > 1
-    for i, op in enumerate(graph.ops):
+    if len(graph.streams) <= 1:
+        end = list(accumulate(durations))
+        return [0, *end][: len(end)], end
+    for op, duration, producers in zip(graph.ops.each(), durations, graph.producers, strict=True):
         begin = free.get(op.stream, 0)
-        if several:
-            begin = max([begin, *(end[p] for p in graph.producers[i])])
+        for p in producers:
+            begin = max(begin, end[p])
         start.append(begin)
-        end.append(begin + durations[i])
-        free[op.stream] = end[i]
+        free[op.stream] = begin + duration
+        end.append(begin + duration)
     return start, end
 
 

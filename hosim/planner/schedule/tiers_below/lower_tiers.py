@@ -16,7 +16,7 @@ from itertools import pairwise
 
 from hosim.analysis.costmodel import machine_of_copies
 from hosim.analysis.costmodel.transfers import alone_ns, slowest_hop
-from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp
+from hosim.cache_plan import AT_START, DETACH, PREFETCH, CacheOp, plain_cache_op
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Hardware
@@ -179,7 +179,8 @@ def copies_along(
     """A cache op for each hop of a copy, and detaches of the copies in between."""
     if len(hops) == 2:  # of most machines: the planner asks for many
         reached = hops[1]
-        return [CacheOp(PREFETCH if reached == device else op, tensor, hops[0], reached, after)]
+        moved = PREFETCH if reached == device else op
+        return [plain_cache_op(moved, tensor, hops[0], reached, after)]
     return [
         cache_op
         for hop in pairwise(hops)

@@ -104,7 +104,8 @@ class TierSpace:
     the end of its tensor's life. ``tiers`` are those of the caller's choice, the preferred one
     first; ``initial`` has what is where at time 0. ``free`` has by tier the room in each ``span``
     of so many ops, ``ample`` whether a tier has room for all at once, ``refused`` the tiers that
-    had none for something, ``load`` the time that the channels of a tier are busy.
+    had none for something, ``load`` the time that the channels of a tier are busy (with what is
+    placed, too, if the rule is ``balanced``).
     """
 
     def __init__(
@@ -127,13 +128,18 @@ class TierSpace:
         self._placed: dict[int, tuple[str, int]] = {}
         self.load = dict.fromkeys(tiers, 0)
         self._times: dict[tuple[str, int], int] = {}
+        self._sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+        self._quickest: dict[int, Sequence[str]] = {}
+        held = dict.fromkeys(tiers, 0)
         for t, where in initial.items():
             for tier in where:
-                if tier in self.free:
-                    self.free[tier] -= graph.tensors[t].size_bytes
+                if tier in held:
+                    held[tier] += self._sizes[t]
                     self.use(t, tier)
-        self._initial = {t: set(where) for t, where in initial.items()}
-        total = sum([tensor.size_bytes for tensor in graph.tensors])
+        for name, taken in held.items():
+            self.free[name] -= taken
+        self._initial = initial
+        total = sum(self._sizes)
         self.ample = {
             name: self.capacity[name] >= 2 * total for name in tiers
         }  # room for all at once, beside what starts there
@@ -143,17 +149,20 @@ class TierSpace:
         """The tiers in the order in which the placement rule prefers them for a tensor, now; all of
         them.
         """
-        rule, size = self._placement.rule, self._graph.tensors[tensor].size_bytes
+        rule, size = self._placement.rule, self._sizes[tensor]
         if rule == NEAREST:
             return self.tiers
         if rule == BALANCED:
             spent = {tier: self.round_trip(tier, size) for tier in self.tiers}
             return sorted(self.tiers, key=lambda tier: (self.load[tier] + spent[tier], spent[tier]))
-        quickest = sorted(self.tiers, key=lambda tier: self.round_trip(tier, size))
+        quickest = self._quickest.get(size)
+        if quickest is None:
+            quickest = sorted(self.tiers, key=lambda tier: self.round_trip(tier, size))
+            self._quickest[size] = quickest
         if rule == BY_KIND:
             kind = self._graph.tensors[tensor].kind
             wanted = self._placement.kinds.get(kind, KIND_TIERS.get(kind))
-            quickest.sort(key=lambda tier: tier != wanted)
+            return sorted(quickest, key=lambda tier: tier != wanted)
         return quickest
 
     def fits(self, tensor: int, start: int, tier: str) -> bool:
@@ -169,7 +178,7 @@ class TierSpace:
                 return False
             end = min(end, since // self.span)
         free = self.free[tier][begin:end]
-        if not len(free) or int(free.min()) >= self._graph.tensors[tensor].size_bytes:
+        if not len(free) or int(free.min()) >= self._sizes[tensor]:
             return True
         self.refused.add(tier)
         return False
@@ -181,7 +190,7 @@ class TierSpace:
         ``None`` if none has it. What is placed stays placed: asked again, it is the same tier, from
         the earlier start on.
         """
-        size = self._graph.tensors[tensor].size_bytes
+        size = self._sizes[tensor]
         if tensor in self._placed:
             tier, since = self._placed[tensor]
             if start < since:
@@ -197,7 +206,8 @@ class TierSpace:
             if self.fits(tensor, start, tier):
                 begin, end = self._spans(tensor, start)
                 self.free[tier][begin:end] -= size
-                self.use(tensor, tier)
+                if self._placement.rule == BALANCED:
+                    self.use(tensor, tier)
                 self._placed[tensor] = (tier, max(start, 0))
                 return tier
         return None
@@ -209,7 +219,7 @@ class TierSpace:
         What no op uses makes none.
         """
         if self._graph.users[tensor]:
-            self.load[tier] += self.round_trip(tier, self._graph.tensors[tensor].size_bytes)
+            self.load[tier] += self.round_trip(tier, self._sizes[tensor])
 
     def full(self) -> str:
         """In words, the tiers that had no room for something, and what they hold at most."""

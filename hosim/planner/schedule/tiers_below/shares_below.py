@@ -132,20 +132,23 @@ def _least(
 
 def _movable(graph: Graph, kinds: Sequence[str]) -> list[int]:
     """Tensors of these kinds that some op uses, in the order of their first uses."""
-    found = [
-        t
-        for t, tensor in enumerate(graph.tensors)
-        if tensor.kind in kinds and tensor.size_bytes and graph.users[t]
-    ]
-    return _sorted(graph, found)
+    users = graph.users
+    found = graph.tensors.those(lambda tensor: tensor.kind in kinds and tensor.size_bytes)
+    return _sorted(graph, [t for t in found if users[t]])
 
 
 def _sorted(graph: Graph, tensors: Sequence[int]) -> list[int]:
-    return sorted(tensors, key=lambda t: (graph.users[t][0], t))
+    return sorted(sorted(tensors), key=graph.compact_users.first.__getitem__)
 
 
 def _bytes(graph: Graph, tensors: Sequence[int]) -> int:
-    return sum([graph.tensors[t].size_bytes for t in tensors])
+    sizes = graph.derived(_sizes)
+    return sum([sizes[t] for t in tensors])
+
+
+def _sizes(graph: Graph) -> list[int]:
+    """The bytes of each tensor."""
+    return graph.tensors.column(lambda tensor: tensor.size_bytes)
 
 
 def part(graph: Graph, tensors: Sequence[int], wanted: float, spread: str | Choose) -> list[int]:
@@ -154,8 +157,8 @@ def part(graph: Graph, tensors: Sequence[int], wanted: float, spread: str | Choo
     """
     if not isinstance(spread, str):
         return spread(tensors, wanted)
-    sizes = {t: graph.tensors[t].size_bytes for t in tensors}
-    most = LARGE * usual_size(sizes.values())
+    sizes = graph.derived(_sizes)
+    most = LARGE * usual_size([sizes[t] for t in tensors])
     small = [t for t in tensors if sizes[t] <= most]
     large = [t for t in tensors if sizes[t] > most]
     rest = wanted - _bytes(graph, small)
