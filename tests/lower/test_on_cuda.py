@@ -368,7 +368,8 @@ def test_a_plan_is_made_for_the_host_that_launches_it(fake):
     assert len(for_launched.cache_ops) < len(for_free.cache_ops)
     for own, machine_of_it in ((for_launched, launched), (for_grouped, grouped)):
         times = [replay(plan, machine_of_it, budget).makespan_ns for plan in plans]
-        assert replay(own, machine_of_it, budget).makespan_ns == min(times)
+        # of plans that are at most 0.5 % apart the planner takes the steadiest
+        assert replay(own, machine_of_it, budget).makespan_ns <= 1.005 * min(times)
     assert len(for_grouped.cache_ops) < len(for_free.cache_ops)
 
 

@@ -45,7 +45,7 @@ def test_the_plan_with_the_least_mean_of_those_as_fast() -> None:
         policy.plan(GRAPH, H100, BUDGET, effort=0.7, within=within) for within in (0.0, 1e-9)
     )
     assert takes(fastest) <= takes(steady) <= 1.005 * takes(fastest)
-    assert mean(in_draws(steady)) < 0.995 * mean(in_draws(fastest))
+    assert mean(in_draws(steady)) < mean(in_draws(fastest))
     assert fastest.search is not None
     assert fastest.search.alike == 0
     said = steady.search
