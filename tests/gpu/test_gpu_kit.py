@@ -33,7 +33,7 @@ from hosim.on_torch.gpu.gpu_seam import CpuBackend, CudaBackend  # noqa: E402
 from hosim.on_torch.gpu.measured_machine import measured_machine  # noqa: E402
 from hosim.on_torch.gpu.measuring import beside  # noqa: E402
 from hosim.on_torch.gpu.output_files import write_json  # noqa: E402
-from hosim.on_torch.gpu.schemes import Workload  # noqa: E402
+from hosim.on_torch.gpu.scheme_runs import Workload  # noqa: E402
 from hosim.on_torch.gpu.summary_table import table  # noqa: E402
 from hosim.on_torch.gpu.travel_files import plan_of_mapping, workload_mapping  # noqa: E402
 from hosim.on_torch.lower import rule_of  # noqa: E402

@@ -23,7 +23,7 @@ from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import CpuBackend
 from hosim.on_torch.gpu.moves import Mover
 from hosim.on_torch.gpu.output_files import write_json
-from hosim.on_torch.gpu.schemes import Workload
+from hosim.on_torch.gpu.scheme_runs import Workload
 from hosim.validate.kit import SCHEMES, bandwidth_sweep
 from hosim.validate.offloads import machine_of, predict_recording
 from hosim.validate.snapshots import parse_snapshot
