@@ -74,7 +74,7 @@ _BY_KEY: Mapping[str, tuple[tuple[Any, str], ...]] = {
         (4, "qwen3_vl_moe_text"),
         (6, "afmoe"),
     ),
-    "num_experts": ((60, "qwen3_vl_moe_text"),),
+    "num_local_experts": ((60, "qwen3_vl_moe_text"),),
     "attention_dropout": ((0.1, "emu3_text_model seed_oss"),),
     "use_qk_norm": ((True, "sarvam_moe"),),
     "partial_rotary_factor": ((1.0, "sarvam_moe"),),
@@ -280,11 +280,13 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
         )
     if not isinstance(kind, str) or kind not in READERS:
         raise _unknown(kind)
-    keys = Keys(with_defaults(config))
+    given = with_defaults(config)
+    keys = Keys(given)
     sizes = READERS[kind](keys)
     _beside_sizes(keys)
-    read = {key: value for key, value in keys.read.items() if key in config}
-    return sizes, {"model_type": kind, **read}, keys.left_out()
+    left_out, defaults = keys.left_out(), given.keys() - config.keys()
+    read = {key: value for key, value in keys.read.items() if key not in defaults}
+    return sizes, {"model_type": kind, **read}, left_out
 
 
 def _unknown(kind: object) -> InputError:
