@@ -75,14 +75,6 @@ class CacheOp:
     slack_ns: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        destination = self.destination
-        if (
-            self.tensor.__class__ is self.after.__class__ is int
-            and self.op.__class__ is self.source.__class__ is str
-            and (destination is None or destination.__class__ is str)
-            and self.slack_ns is None
-        ):
-            return  # plans have many
         if (
             self.tensor.__class__ is not int
             or self.after.__class__ is not int

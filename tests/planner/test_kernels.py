@@ -5,6 +5,7 @@ the same choices does.
 from bisect import bisect_right
 
 import pytest
+from changed_plans import ChangedPlans
 from drawn_choices import choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -121,7 +122,7 @@ def test_both_forms_search_alike_on_an_instance_of_each_family(number: int) -> N
 
 def searched(problem, budget, made, form):
     """What a search finds, with the work that it took, and what it was at in the end."""
-    simulator, spent = PlanSimulator(problem, budget, form=form), WorkDone()
+    simulator, spent = ChangedPlans(problem, budget, form=form), WorkDone()
     local = LocalSearch(simulator, made, problem.horizon_ns, 3)
     local.go_on(1_500, spent)
     return local.best(), spent.done, simulator.choices, simulator.cost, simulator.stalls()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from changed_plans import ChangedPlans, difference
 from drawn_choices import choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +19,6 @@ from hosim.engine import replay
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Fabric
 from hosim.planner.hyperoffload import Weights, select
-from hosim.planner.hyperoffload.local_moves import PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
     HOME,
@@ -30,11 +30,6 @@ from hosim.planner.hyperoffload.tensor_choices import (
 )
 
 pytestmark = pytest.mark.slow
-
-
-def difference(before: Choices, now: Choices) -> dict[int, TensorChoice | None]:
-    """What changes from some choices to others."""
-    return {t: now.get(t) for t in sorted({*before, *now}) if now.get(t) != before.get(t)}
 
 
 def agrees(problem: Problem, budget: int, cost: tuple[int, int, int], made: Choices) -> bool:
@@ -75,7 +70,7 @@ def test_every_figure_is_the_engines(of: str, streams: int, data: st.DataObject)
         return
     least, most = max(problem.floor_bytes), max(problem.held_bytes)
     budget = data.draw(st.integers(least, max(least, most)))
-    simulate = PlanSimulator(problem, budget, stride=data.draw(st.sampled_from((1, 2, 4))))
+    simulate = ChangedPlans(problem, budget, stride=data.draw(st.sampled_from((1, 2, 4))))
     first, second = data.draw(choices(problem)), data.draw(choices(problem))
     if not (simulate.covers(first) and simulate.covers(second)):
         return  # along routes, or on devices that are not alike
@@ -93,7 +88,7 @@ def test_every_figure_is_the_engines(of: str, streams: int, data: st.DataObject)
             assert simulate.accept(changes) == cost
             assert simulate.choices == made
             assert (
-                PlanSimulator(problem, budget).begin(made)[:: 1 if cost[0] == 0 else 2]
+                ChangedPlans(problem, budget).begin(made)[:: 1 if cost[0] == 0 else 2]
                 == cost[:: 1 if cost[0] == 0 else 2]
             )
 
@@ -101,7 +96,7 @@ def test_every_figure_is_the_engines(of: str, streams: int, data: st.DataObject)
 def test_a_hill_by_hand() -> None:
     # a0 leaves after f1 and is back before b0, nothing waits in 8 ops of 20 ns; a return issued at
     # b1's end waits 10 ns
-    simulate = PlanSimulator(analyse(hill(4), machine()), 30)
+    simulate = ChangedPlans(analyse(hill(4), machine()), 30)
     assert simulate.begin({0: TensorChoice("ddr", HOME, {1: 5})}) == (0, 160, 20)
     assert simulate.stalls() == []
     late = {0: TensorChoice("ddr", HOME, {1: 6})}
@@ -118,7 +113,7 @@ def test_what_the_step_waits_for_after_its_last_op_is_a_wait() -> None:
         b.tensor("w", 40, "parameter", "ddr")
         b.op("update", "op", inputs=["w"], outputs=["w"], duration_ns=10)
 
-    simulate = PlanSimulator(analyse(graph(build), machine()), 100)
+    simulate = ChangedPlans(analyse(graph(build), machine()), 100)
     assert simulate.begin({0: TensorChoice("ddr", HOME, {-1: -1})}) == (0, 90, 80)
     assert simulate.stalls() == [(0, 40, 0), (1, 40, 0)]
 
@@ -140,7 +135,7 @@ def test_a_move_under_way_that_goes_elsewhere_is_not_as_before() -> None:
 
     problem, budget = analyse(graph(build), machine("ddr", "nvme")), 10**4
     others = {0: TensorChoice("ddr", HOME, {0: 60}), 1: TensorChoice("nvme", HOME, {0: 60})}
-    simulate = PlanSimulator(problem, budget, stride=1)
+    simulate = ChangedPlans(problem, budget, stride=1)
     near, far = ({2: TensorChoice(tier, HOME, {1: 2})} for tier in ("ddr", "nvme"))
     begun = simulate.begin({**others, **near})
     assert begun == (0, 4020, 3020)
@@ -152,7 +147,7 @@ def test_a_move_under_way_that_goes_elsewhere_is_not_as_before() -> None:
 def test_what_does_not_fit_says_how_far_it_got() -> None:
     # nothing moves: 40 B are wanted at f3, the fourth of 8 ops; 5 of them never start, and one more
     # than that says so
-    simulate = PlanSimulator(analyse(hill(4), machine()), 30)
+    simulate = ChangedPlans(analyse(hill(4), machine()), 30)
     assert simulate.begin({})[0] == 6
     assert simulate.judge({0: TensorChoice("ddr", HOME, {1: 5})}) == (0, 160, 20)
 
@@ -160,7 +155,7 @@ def test_what_does_not_fit_says_how_far_it_got() -> None:
 def test_what_does_not_even_fit_at_time_0_may_do_so_after_a_change() -> None:
     # 6 weights of 10 B within 50 B; one of them starts below and comes up before its op, when
     # another one has left
-    simulate = PlanSimulator(analyse(plateau(6), machine()), 50)
+    simulate = ChangedPlans(analyse(plateau(6), machine()), 50)
     assert simulate.begin({}) == (7, 0, 0)
     below = {5: TensorChoice("ddr", BELOW, {AT_START: 1})}
     assert (
@@ -187,7 +182,7 @@ def test_a_change_far_from_the_end_is_judged_without_the_rest() -> None:
         b.tensor(f"w{i}", 10, "parameter", "ddr")
         b.op(f"f{i}", "matmul", inputs=[f"w{i}"], duration_ns=20)
     problem = analyse(b.build(), machine())
-    simulate = PlanSimulator(problem, 60)
+    simulate = ChangedPlans(problem, 60)
     simulate.begin(
         {t: TensorChoice("ddr", HOME, {AT_START: max(AT_START, t - 4)}) for t in range(400)}
     )
@@ -212,7 +207,7 @@ def test_a_long_absence_costs_what_waits_for_its_end() -> None:
         b.op(f"f{i}", "matmul", duration_ns=20)
     b.op("last", "matmul", inputs=["w"], duration_ns=20)
     problem = analyse(b.build(), machine())
-    simulate = PlanSimulator(problem, 30)
+    simulate = ChangedPlans(problem, 30)
     assert simulate.begin({}) == (0, 302 * 20, 0)
     changes = {0: TensorChoice("ddr", HOME, {0: 299})}
     assert simulate.judge(changes) == (0, 302 * 20, 20)
@@ -234,7 +229,7 @@ def test_more_flows_than_are_exact_are_not_judged() -> None:
         channels=tuple(replace(c, engines=17, bandwidth_bytes_per_s=10**12) for c in wide.channels),
     )
     wide = replace(wide, tiers=tuple(replace(tier, capacity_bytes=10**9) for tier in wide.tiers))
-    simulate = PlanSimulator(analyse(b.build(), wide), 10**9)
+    simulate = ChangedPlans(analyse(b.build(), wide), 10**9)
     assert (
         simulate.begin({t: TensorChoice("ddr", HOME, {AT_START: AT_START}) for t in range(17)})[0]
         == 2
@@ -244,7 +239,7 @@ def test_more_flows_than_are_exact_are_not_judged() -> None:
 def test_it_covers_what_shares_bandwidth_but_no_routes() -> None:
     shared = machine(fabrics=(Fabric("pcie", 10**9, ("up_ddr", "down_ddr")),))
     moved = {0: TensorChoice("ddr", HOME, {1: 5})}
-    assert PlanSimulator(analyse(plateau(4), shared), 100).covers(moved)
+    assert ChangedPlans(analyse(plateau(4), shared), 100).covers(moved)
     chain = machine("ddr", "nvme")
     far = replace(
         chain,
@@ -252,7 +247,7 @@ def test_it_covers_what_shares_bandwidth_but_no_routes() -> None:
             replace(c, source="ddr") if c.name == "down_nvme" else c for c in chain.channels
         ),
     )
-    simulate = PlanSimulator(analyse(plateau(4), far), 100)
+    simulate = ChangedPlans(analyse(plateau(4), far), 100)
     assert list(simulate.tiers) == ["ddr"]
     assert simulate.covers(moved)
     assert not simulate.covers({0: TensorChoice("nvme", HOME, {1: 5})})
@@ -264,7 +259,7 @@ def test_a_sweeps_choices_on_an_instance_of_each_family(number: int) -> None:
     problem = analyse(drawn.graph, drawn.hardware)
     made = select(problem, drawn.budget_bytes, Weights()).choices
     assert agrees(
-        problem, drawn.budget_bytes, PlanSimulator(problem, drawn.budget_bytes).begin(made), made
+        problem, drawn.budget_bytes, ChangedPlans(problem, drawn.budget_bytes).begin(made), made
     )
 
 
@@ -303,7 +298,7 @@ def test_a_walk_of_changes_comes_to_what_whole_runs_do(of: str, number: int) -> 
         )
     problem = analyse(graph, hw)
     budget = max(max(problem.floor_bytes), (drawn.budget_bytes + max(problem.held_bytes)) // 2)
-    simulate, whole = PlanSimulator(problem, budget, stride=2), PlanSimulator(problem, budget)
+    simulate, whole = ChangedPlans(problem, budget, stride=2), ChangedPlans(problem, budget)
     simulate.begin(select(problem, budget, Weights()).choices)
     kernel, draw = simulate.kernel, Random(number)
     kernel.begin(number, 0, 1)

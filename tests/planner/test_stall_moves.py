@@ -4,6 +4,7 @@ they are alike.
 
 from collections.abc import Iterator
 
+from changed_plans import difference
 from toys import hill, machine
 
 from hosim.analysis.verifying import verify
@@ -28,10 +29,6 @@ def draws(simulator: PlanSimulator, count: int, seed: int = 0) -> Iterator[Choic
         kernel.take_back()
 
 
-def changed(begun: Choices, made: Choices) -> dict[int, TensorChoice | None]:
-    return {t: made.get(t) for t in {*begun, *made} if begun.get(t) != made.get(t)}
-
-
 def test_draws_are_legal_changes_of_one_tensor_and_of_several() -> None:
     problem = analyse(hill(30), machine("ddr", "pool"))
     simulator = PlanSimulator(problem, 200)
@@ -39,7 +36,7 @@ def test_draws_are_legal_changes_of_one_tensor_and_of_several() -> None:
     assert simulator.begin(begun)[0] == 0
     sizes, tiers = set(), set()
     for made in draws(simulator, 300):
-        changes = changed(begun, made)
+        changes = difference(begun, made)
         simulator.kernel.judge(-1)
         if not simulator.kernel.found()[0]:
             assert not verify(insert(problem, made, "test"), problem.hardware, 200)
@@ -67,7 +64,7 @@ def test_draws_reach_the_tier_and_the_place_in_a_queue_of_one_absence() -> None:
     simulator.begin(begun)
     alone = turns = earlier = 0
     for made in draws(simulator, 1_000):
-        for t, choice in changed(begun, made).items():
+        for t, choice in difference(begun, made).items():
             if choice is None or t not in begun:
                 continue
             alone += bool(choice.tiers)
@@ -91,7 +88,7 @@ def test_kinds_that_paid_are_drawn_more_often() -> None:
         simulator.begin(begun)
         count = 0
         for made in draws(simulator, 400, 1):
-            changes = changed(begun, made)
+            changes = difference(begun, made)
             drops = bool(changes) and all(choice is None for choice in changes.values())
             count += drops
             simulator.kernel.learn(gain if drops else 0, 1)

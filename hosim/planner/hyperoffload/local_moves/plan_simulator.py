@@ -8,7 +8,7 @@ cache op that it changes, and taken out again: by kernels, which have the choice
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hosim.analysis.costmodel import copies_compete, copy_uses, machine_of_copies
@@ -20,9 +20,6 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorCh
 
 SimulatedCost = tuple[int, int, int]
 """Less is better: ops that never start (0: it fits), makespan in nanoseconds, bytes moved."""
-
-Changes = Mapping[int, TensorChoice | None]
-"""By tensor what it does instead; None: it stays."""
 
 _LEAST_STRIDE, _SNAPSHOTS = 8, 16
 """Ops between two snapshots, at least; how many snapshots there are."""
@@ -61,7 +58,8 @@ class PlanSimulator:
         except UncoveredError:
             self._alike = False
             return
-        self._coding = ChoiceCoding(problem, cells)
+        self.coding = ChoiceCoding(problem, cells)
+        """Between choices and the cells of ``cells``."""
         self._state = StateCells(ChoiceSearch, cells)
         cells |= made_cells(ChoiceSearch, cells) | self._state.by_name
         self.cells = cells
@@ -107,7 +105,7 @@ class PlanSimulator:
     @property
     def choices(self) -> dict[int, TensorChoice]:
         """The present choices."""
-        return self._coding.choices(self.cells["cells"])
+        return self.coding.choices(self.cells["cells"])
 
     @property
     def cost(self) -> SimulatedCost:
@@ -122,42 +120,10 @@ class PlanSimulator:
     def begin(self, choices: Choices) -> SimulatedCost:
         """Simulate choices from the start, and keep them as the present ones."""
         self.owner = None
-        self._coding.write(self.cells["cells"], choices)
+        self.coding.write(self.cells["cells"], choices)
         if not self.kernel.load():
             raise UncoveredError
         return self.cost
-
-    def judge(self, changes: Changes, limit_ns: int | None = None) -> SimulatedCost:
-        """The cost of the present choices with these changes; one that is no less than ``limit_ns``
-        may be found to be just that.
-        """
-        self._put(changes)
-        self.kernel.judge(-1 if limit_ns is None else limit_ns)
-        found = self.kernel.found()
-        self.kernel.take_back()
-        return found
-
-    def accept(self, changes: Changes) -> SimulatedCost:
-        """Take changes over into the present choices."""
-        self._put(changes)
-        self.kernel.insert(0)
-        self.kernel.accept()
-        return self.cost
-
-    def stalls(self) -> list[tuple[int, int, int]]:
-        """The waits of ops in the present run: (op, nanoseconds, the tensor it waited for; below 0:
-        room, or other ops).
-
-        What the step waits for after its last op is a wait of the op after it, for the tensor that
-        moves last.
-        """
-        columns = [self.cells[f"stall_{name}"] for name in ("op", "ns", "cause")]
-        return [*zip(*[column[: self.kernel.stalls] for column in columns], strict=True)]
-
-    def _put(self, changes: Changes) -> None:
-        for t, choice in changes.items():
-            for cell, value in self._coding.cells_of(t, choice).items():
-                self.kernel.put(t, cell, value)
 
     # -- what a search keeps while another one uses the simulator
     # ----------------------------------------------------------------------------------------------
@@ -174,4 +140,4 @@ class PlanSimulator:
 
     def best(self) -> dict[int, TensorChoice]:
         """The best choices of the search that uses the simulator."""
-        return self._coding.choices(self.cells["best_cells"])
+        return self.coding.choices(self.cells["best_cells"])
