@@ -45,6 +45,13 @@ class ChangedPlans(PlanSimulator):
         return [*zip(*[column[: self.kernel.stalls] for column in columns], strict=True)]
 
     def _put(self, changes: Changes) -> None:
-        for t, choice in changes.items():
-            for cell, value in self.coding.cells_of(t, choice).items():
-                self.kernel.put(t, cell, value)
+        cells, of = self.cells["cells"], self.cells["slot_tensor"]
+        slots, tensors = self.cells["slots"], self.cells["tensors"]
+        wanted = cells[:]
+        if not isinstance(cells, list):
+            wanted = memoryview(bytearray(cells)).cast(cells.format)
+        made = {**self.choices, **changes}
+        self.coding.write(wanted, {t: c for t, c in made.items() if c is not None})
+        for cell, value in enumerate(wanted):
+            whole = cell - 7 * slots
+            self.kernel.put(of[cell % slots] if whole < 0 else whole % tensors, cell, value)

@@ -120,6 +120,19 @@ def test_both_forms_search_alike_on_an_instance_of_each_family(number: int) -> N
     assert searched(problem, budget, made, FORMS[0]) == searched(problem, budget, made, FORMS[1])
 
 
+@settings(max_examples=10)
+@given(st.data())
+def test_choices_are_written_to_cells_of_either_form(data):
+    drawn = instance(data.draw(st.integers(0, 40)), 3)
+    problem = analyse(drawn.graph, drawn.hardware)
+    made = select(problem, drawn.budget_bytes, Weights()).choices
+    simulator = PlanSimulator(problem, drawn.budget_bytes)
+    listed = [0] * len(simulator.cells["cells"])
+    for cells in (listed, simulator.cells["cells"]):
+        simulator.coding.write(cells, made)
+        assert simulator.coding.choices(cells) == made
+
+
 def searched(problem, budget, made, form):
     """What a search finds, with the work that it took, and what it was at in the end."""
     simulator, spent = ChangedPlans(problem, budget, form=form), WorkDone()

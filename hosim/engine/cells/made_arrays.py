@@ -45,8 +45,10 @@ def longs(values: Numbers) -> Cells:
 
 def fill(cells: Cells, values: Sequence[int] | npt.NDArray[Any]) -> None:
     """Let the first of some numbers be these."""
-    if len(values):
-        cells[: len(values)] = _cells(cells.format if COMPILED else "", values)
+    if isinstance(cells, list):
+        cells[: len(values)] = values.tolist() if isinstance(values, np.ndarray) else values
+    elif len(values):
+        cells[: len(values)] = _cells(cells.format, values)
 
 
 def copied(cells: Cells, count: int) -> Cells:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from hosim.analysis.costmodel.transfers import slowest_hop
 from hosim.cache_plan import AT_START
 from hosim.engine import ProgramTable
-from hosim.engine.cells import Cells, flags, ints, longs
+from hosim.engine.cells import Cells, fill, flags, ints, longs
 from hosim.planner.hyperoffload.kernels import (
     AT_HOME,
     AWAY,
@@ -202,24 +202,6 @@ class ChoiceCoding:
         self._first, self._slot_tensor = cells["first_slot"], cells["slot_tensor"]
         self._after = np.asarray(cells["slot_after"])
 
-    def cells_of(self, t: int, choice: TensorChoice | None) -> dict[int, int]:
-        """Every cell of a tensor with this choice, and its value."""
-        first, end = self._first[t], self._first[t + 1]
-        found = {
-            field * self._slots + s: 0 if field == AWAY else UNSET
-            for field in range(FIELDS)
-            for s in range(first, end)
-        }
-        whole = [FIELDS * self._slots + field * self._tensors + t for field in range(4)]
-        found |= dict.fromkeys(whole, UNSET) | {whole[START]: STAYS}
-        if choice is None:
-            return found
-        found |= {whole[START]: _STARTS[choice.start], whole[BELOW_IN]: self._tier[choice.below]}
-        found |= self._absent(t, choice)
-        for field, of in ((SAVE, choice.stores), (SAVE_TURN, choice.store_turns)):
-            found[whole[field]] = of.get(self._ops, UNSET)
-        return found
-
     def _absent(self, t: int, choice: TensorChoice) -> Iterator[tuple[int, int]]:
         """The cells of slots that a choice sets."""
         slot = {after: s for s, after in enumerate((AT_START, *self._users[t]), self._first[t])}
@@ -239,8 +221,7 @@ class ChoiceCoding:
 
     def write(self, cells: Cells, choices: Choices) -> None:
         """Let cells say these choices."""
-        values = np.asarray(cells)
-        values[:] = UNSET
+        values = np.full(len(cells), UNSET)
         by_tensor = values[FIELDS * self._slots :].reshape(4, -1)
         values[AWAY * self._slots : (AWAY + 1) * self._slots] = 0
         by_tensor[START] = STAYS
@@ -256,6 +237,7 @@ class ChoiceCoding:
         if absent:
             at, value = np.array(absent, "q").T
             values[at] = value
+        fill(cells, values)
 
     def choices(self, cells: Cells) -> dict[int, TensorChoice]:
         """The choices that cells say."""
