@@ -1,5 +1,5 @@
-"""The kernels of the search: compiled and interpreted alike, and what they lower is what the plan of
-the same choices does.
+"""The kernels of the search: compiled and interpreted alike, and what they lower is what an oracle
+makes of the same choices.
 """
 
 from bisect import bisect_right
@@ -10,6 +10,7 @@ from drawn_choices import choices
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from instances import instance
+from naive_moves import RANK, initial_tiers, moves_of
 from strategies import graphs, hardware, sized
 from toys import machine
 
@@ -20,12 +21,11 @@ from hosim.planner.hyperoffload.kernels import ChoiceSearch
 from hosim.planner.hyperoffload.local_moves import LocalSearch, PlanSimulator
 from hosim.planner.hyperoffload.tensor_choices import (
     COPY,
-    RANK,
+    HOME,
     TensorChoice,
     WorkDone,
     analyse,
-    initial_tiers,
-    moves_of,
+    insert,
 )
 
 FORMS = [None, ChoiceSearch]
@@ -35,7 +35,7 @@ FORMS = [None, ChoiceSearch]
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("streams", [1, 3])
 @given(data=st.data())
-def test_a_choice_is_lowered_to_the_moves_of_its_plan(
+def test_a_choice_is_lowered_to_the_moves_of_the_oracle(
     form: type[ChoiceSearch] | None, streams: int, data: st.DataObject
 ) -> None:
     drawn = data.draw(hardware())
@@ -44,6 +44,26 @@ def test_a_choice_is_lowered_to_the_moves_of_its_plan(
     made = data.draw(choices(problem))
     if PlanSimulator(problem, 10**9).covers(made):
         lowers_alike(problem, made, form)
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+@given(data=st.data())
+def test_a_plan_has_the_moves_of_its_choices_in_order(streams: int, data: st.DataObject) -> None:
+    drawn = data.draw(hardware())
+    graph = data.draw(graphs(max_ops=12, max_streams=streams, homes=[t.name for t in drawn.tiers]))
+    problem = analyse(graph, sized(drawn, graph))
+    made = data.draw(choices(problem))
+    plan = insert(problem, made, "test")
+    moves = [(t, *move) for t, choice in made.items() for move in moves_of(problem, t, choice)]
+    moves.sort(key=lambda move: (move[4], RANK[move[1]], move[5], move[0]))
+    listed = [(c.tensor, c.op, c.source, c.destination, c.after) for c in plan.cache_ops]
+    assert listed == [move[:5] for move in moves]
+    starts = {t: initial_tiers(problem, t, choice) for t, choice in sorted(made.items())}
+    assert plan.initial == {
+        t: starts[t]
+        for t, choice in made.items()
+        if choice.start != HOME and t not in problem.starts_below
+    }
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -76,7 +96,7 @@ def lowers_alike(problem, made, form):
     assert simulator.choices == {t: as_cells(choice) for t, choice in made.items()}
     for t, choice in made.items():
         start = initial_tiers(problem, t, choice)
-        moves = moves_of(problem, t, choice, start)
+        moves = moves_of(problem, t, choice)
         expected, places = [], [0] * (len(graph.users[t]) + 1)
         for _op, source, target, after, _turn in sorted(
             moves, key=lambda m: (m[3], RANK[m[0]], m[4])

@@ -16,15 +16,13 @@ cdef int BEGIN, NO_RETURN, PRESENT, NONE, TRIED, OF_TIER, BEST, LOOKED, SHARE, P
 cdef int READS, WRITES
 
 
-cdef class ChoiceCells:
+cdef class LoweredChoices:
+    cdef readonly int moves, copied, initial
+    cdef int first, followed, here, below, returns, wrote, last, awaits, saved, served
     cdef int of_slot(self, int field, int s) noexcept
     cdef int of_tensor(self, int field, int t) noexcept
-
-
-cdef class LoweredChoices(ChoiceCells):
-    cdef readonly int moves, copied, initial
-    cdef int followed, here, below, returns, wrote, last, awaits, saved, served
-    cpdef int lower(self, int t) noexcept
+    cpdef void list_all(self) noexcept
+    cdef void list_moves(self, int t) noexcept
     cdef int initial_of(self, int t) noexcept
     cdef void walk(self, int t) noexcept
     cdef int position(self, int field, int s, int otherwise) noexcept
@@ -36,7 +34,6 @@ cdef class LoweredChoices(ChoiceCells):
     cdef int lowest(self, int mask) noexcept
     @cython.locals(order="long long")
     cdef void add(self, int kind, int t, int s, int source, int target, int at) noexcept
-    cdef int put_rows(self, int t) noexcept
     cdef bint ended_by(self, int earlier, int op) noexcept
     cdef int first_after(self, int wanted) noexcept
     cdef int first_known(self, int q, int op, int wanted, int low) noexcept
@@ -145,6 +142,7 @@ cdef class JudgedChoices(LoweredChoices):
     cpdef void settle(self) noexcept
     cdef void end_changes(self) noexcept
     cpdef bint insert(self, int judged) except -1
+    cpdef int lower(self, int t) noexcept
     cdef void put_rows_in(self, int t, int count, int judged)
     cpdef void take_back(self)
     @cython.locals(limit="long long", status=int)

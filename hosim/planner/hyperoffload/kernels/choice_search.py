@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hosim.planner.hyperoffload.kernels.choice_cells import FIELDS, WHOLE
 from hosim.planner.hyperoffload.kernels.drawn_changes import SEED
+from hosim.planner.hyperoffload.kernels.lowered_choices import FIELDS, WHOLE
 from hosim.planner.hyperoffload.kernels.stall_changes import WHOLE_RUN, StallChanges
 
 STALE, REFUSED, LEADING, HAS_LOOKED, DIFFERING, BEST_LEFT, BEST_NS, BEST_BYTES, FLOOR_NS = (

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hosim.planner.hyperoffload.kernels.choice_cells import (
+from hosim.planner.hyperoffload.kernels.judged_choices import JudgedChoices
+from hosim.planner.hyperoffload.kernels.lowered_choices import (
     AT_HOME,
     AWAY,
     BELOW_IN,
@@ -28,7 +29,6 @@ from hosim.planner.hyperoffload.kernels.choice_cells import (
     UNSET,
     WITH_COPY,
 )
-from hosim.planner.hyperoffload.kernels.judged_choices import JudgedChoices
 
 SEED = 0
 """The place in the record of a search of what it draws from."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from hosim.engine.cells import Flags, Int, Ints, Longs, made
-from hosim.planner.hyperoffload.kernels.choice_cells import AT_HOME, STARTS_BELOW, WITH_COPY
+from hosim.planner.hyperoffload.kernels.lowered_choices import AT_HOME, STARTS_BELOW, WITH_COPY
 
 BEGIN = -1
 """Time 0, where the number of an op is due (:data:`hosim.cache_plan.AT_START`)."""
@@ -116,16 +116,12 @@ class GapJudging:
     stalls: Longs = made("look+3")
 
     def __init__(self, cells: Any, horizon: int, waiting: int) -> None:
-        self.take(cells)
+        for name in GapJudging.__annotations__:
+            setattr(self, name, cells[name])
         self.horizon = horizon
         self.waiting = waiting
         self.judged = 0
         self.compared = 0
-
-    def take(self, cells: Any) -> None:
-        """Let the arrays be those of ``cells``."""
-        for name in GapJudging.__annotations__:
-            setattr(self, name, cells[name])
 
     # -- times
     # ----------------------------------------------------------------------------------------------

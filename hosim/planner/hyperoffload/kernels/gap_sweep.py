@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Any
 
 from hosim.engine.cells import Flags, Int, Ints, Longs, made
-from hosim.planner.hyperoffload.kernels.choice_cells import STARTS_BELOW
 from hosim.planner.hyperoffload.kernels.gap_judging import (
     BEGIN,
     BEST,
@@ -17,6 +16,7 @@ from hosim.planner.hyperoffload.kernels.gap_judging import (
     PRESENT,
     GapJudging,
 )
+from hosim.planner.hyperoffload.kernels.lowered_choices import STARTS_BELOW
 
 
 class GapSweep(GapJudging):
@@ -55,7 +55,8 @@ class GapSweep(GapJudging):
     def __init__(self, cells: Any, budget: int, horizon: int, waiting: int, known: int) -> None:
         """``known`` tensors of ``chosen`` are there already."""
         GapJudging.__init__(self, cells, horizon, waiting)
-        self.take_more(cells)
+        for name in GapSweep.__annotations__:
+            setattr(self, name, cells[name])
         self.budget = budget
         self.chosen_count = known
         self.moved = 0
@@ -65,11 +66,6 @@ class GapSweep(GapJudging):
         self.serial = 0
         self.best = 0
         self.looked_count = 0
-
-    def take_more(self, cells: Any) -> None:
-        """Let the arrays of the sweep be those of ``cells``."""
-        for name in GapSweep.__annotations__:
-            setattr(self, name, cells[name])
 
     def run(self) -> None:
         """Sweep over all ops."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from hosim.engine import ENDED, LATE, NEVER, SAME, STOPPED, STUCK
-from hosim.planner.hyperoffload.kernels.choice_cells import (
+from hosim.engine import ENDED, LATE, MOVES, NEVER, ROW, SAME, STOPPED, STUCK
+from hosim.engine.cells import Flags, Int, Ints, Longs, made, state
+from hosim.planner.hyperoffload.kernels.lowered_choices import (
     AWAY,
     BELOW_IN,
     FIELDS,
@@ -18,8 +19,8 @@ from hosim.planner.hyperoffload.kernels.choice_cells import (
     STAYS,
     TIER,
     UNSET,
+    LoweredChoices,
 )
-from hosim.planner.hyperoffload.kernels.lowered_choices import LoweredChoices
 
 OF_A_JUDGEMENT, OF_A_CHANGE, PUT_BACK = 14, 4, 600
 """The work of a judgement beside its instants, and for each tensor that changes; and the ops whose
@@ -30,13 +31,97 @@ state is put back with a unit of work.
 class JudgedChoices(LoweredChoices):
     """The present choices, whose run is kept as snapshots, and changes of them.
 
-    A cost is ops that never start (``left``; 0: it fits), the makespan (``ns``) and the bytes moved;
+    ``gap_written`` is the op that wrote what a slot holds (-1: none), where the search may use the
+    slot (``gap``). A cost is ops that never start (``left``; 0: it fits), the makespan (``ns``) and the bytes moved;
     ``cost_`` is the present one's and ``found_`` the last judgement's. ``table`` keeps and puts back
     the states of a run of ``loop``, and answers what that asks for.
     """
 
+    # -- of the loop: the state of a run, and what it tells
+    # ----------------------------------------------------------------------------------------------
+    scalars: Longs
+    done: Ints
+    free_since: Longs
+    held: Longs
+    part: Longs
+    changed: Flags
+    kept_time: Longs
+    op_idle: Longs
+    op_cause: Ints
+    op_held: Longs
+
+    # -- the table of moves
+    # ----------------------------------------------------------------------------------------------
+    move_from: Ints
+    channel_between: Ints
+    flow_class: Ints
+    flow_high: Longs
+    flow_low: Longs
+    size: Longs
+    rows: Longs = made("36*most_uses+72")
+
+    # -- where a search may change them
+    # ----------------------------------------------------------------------------------------------
+    slot_tensor: Ints
+    gap: Flags
+    gap_written: Ints
+    gap_returns: Flags
+    gap_first: Flags
+    persistent: Flags
+    up_ns: Longs
+    op_start: Longs
+    below_tiers: Int
+    below_tier: Ints
+    candidates: Int
+    candidate: Ints
+    larges: Int
+    large: Ints
+    alike: Ints
+    alike_from: Ints
+    alike_to: Ints
+    alike_at: Ints
+    shares: Int
+    share: Ints
+
+    # -- what is changed, and what it was; what the table has of each tensor
+    # ----------------------------------------------------------------------------------------------
+    log_cell: Ints = made("14*slots+8*tensors")
+    log_value: Ints = made("14*slots+8*tensors")
+    touched: Flags = made("tensors")
+    touched_tensor: Ints = made("tensors")
+    mask_before: Ints = made("tensors")
+    copies: Ints = made("tensors")
+    copies_before: Ints = made("tensors")
+    lowered: Flags = made("tensors")
+
+    # -- where ops of the present run wait, and what is issued after each op
+    # ----------------------------------------------------------------------------------------------
+    stall_op: Ints = made("ops+1")
+    stall_ns: Longs = made("ops+1")
+    stall_cause: Ints = made("ops+1")
+    wait: Ints = made("ops+1")
+    wait_sum: Longs = made("ops+1")
+    issue_from: Ints = made("ops+3")
+    issue_slot: Ints = made("2*slots+tensors")
+    issue_kind: Flags = made("2*slots+tensors")
+    busy: Longs = made("tiers")
+    own: Ints = made("tensors")
+    option: Ints = made("48*most_uses+4*tiers+96")
+
+    # -- the record of a search: its best choices, and what has paid
+    # ----------------------------------------------------------------------------------------------
+    best_cells: Ints = state("7*slots+4*tensors", UNSET)
+    differs: Flags = state("tensors")
+    differing: Ints = state("tensors")
+    gained: Longs = state("24")
+    spent: Longs = state("24")
+    paid: Longs = state("24")
+    search: Longs = state("12")
+
     def __init__(self, cells: Any, loop: Any, table: Any, stride: int) -> None:
         LoweredChoices.__init__(self, cells)
+        for name in JudgedChoices.__annotations__:
+            setattr(self, name, cells[name])
         self.loop = loop
         self.table = table
         self.stride = stride
@@ -53,11 +138,7 @@ class JudgedChoices(LoweredChoices):
         self.found_left = self.ops + 1
         self.found_ns = 0
         self.found_bytes = 0
-        for s in range(self.slots):
-            self.cells[AWAY * self.slots + s] = 0
-        for t in range(self.tensors):
-            self.cells[FIELDS * self.slots + START * self.tensors + t] = STAYS
-            self.mask[t] = self.home_mask[t]
+        self.mask[:] = self.home_mask
 
     def cost(self) -> tuple[int, int, int]:
         """The cost of the present choices."""
@@ -159,6 +240,49 @@ class JudgedChoices(LoweredChoices):
                 self.loop.end_changes(-1)
             self.inserted += 1
         return True
+
+    def lower(self, t: int) -> int:
+        """Put the rows of a tensor's moves into ``rows``; how many numbers these are, and -1 where
+        the table has no place for them.
+        """
+        self.moves = 0
+        self.list_moves(t)
+        window = 0
+        number = -1
+        m = 0
+        for k in range(self.moves):
+            at = self.move_at[k]
+            while (
+                self.first_slot[t] + window < self.first_slot[t + 1] - 1
+                and self.slot_before[self.first_slot[t] + window] <= at
+            ):
+                window += 1
+                number = -1
+            number += 1
+            place = MOVES * window + number
+            if number == MOVES or self.move_from[t] + place >= self.move_from[t + 1]:
+                return -1
+            channel = -1
+            self.rows[m + 6] = 0
+            self.rows[m + 7] = 0
+            self.rows[m + 8] = 0
+            if self.move_target[k] >= 0:
+                channel = self.channel_between[
+                    self.move_source[k] * self.tiers + self.move_target[k]
+                ]
+                if channel < 0:
+                    return -1
+                self.rows[m + 6] = self.flow_class[channel * self.tensors + t]
+                self.rows[m + 7] = self.flow_high[t]
+                self.rows[m + 8] = self.flow_low[t]
+            self.rows[m] = place
+            self.rows[m + 1] = self.move_source[k]
+            self.rows[m + 2] = self.move_target[k]
+            self.rows[m + 3] = channel
+            self.rows[m + 4] = at
+            self.rows[m + 5] = self.move_order[k]
+            m += ROW
+        return m
 
     def put_rows_in(self, t: int, count: int, judged: int) -> None:
         """Put the rows that were lowered last into the table."""

@@ -1,30 +1,42 @@
-"""One tensor's choice as its moves in the loop's table: what
-:func:`~hosim.planner.hyperoffload.tensor_choices.choices.moves_of` says, which a test compares.
+"""The choices of a search as flat integers, and the one place in which they become moves, one tensor
+at a time.
+
+A tensor's life is a row of slots: the time before its first use, between two uses, and after the
+last one. What it does there is a cell for each slot and each of :data:`AWAY` to :data:`TIER`; what
+it does altogether is a cell for each of :data:`START` to :data:`SAVE_TURN`. They say what
+:class:`~hosim.planner.hyperoffload.tensor_choices.choices.TensorChoice` says.
+
+A tensor leaves by a store, if no copy below has its present contents, and a detach, and comes back
+by a prefetch. Each goes to the nearest place that is safe on several streams
+(:mod:`hosim.analysis.happens_before`); an absence without one is left out. Plans and the table that
+local search judges by are both made of these moves.
+
+The files of this folder become one extension (``hatch_build.py``), with the types of
+``compiled_search.pxd``; without a compiler they run as they are, with the same results. Each class
+stands on the one before.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hosim.engine import MOVES, ROW
-from hosim.planner.hyperoffload.kernels.choice_cells import (
-    AT_HOME,
-    AWAY,
-    BELOW_IN,
-    LEAVE,
-    RETURN,
-    SAVE,
-    SAVE_TURN,
-    START,
-    STAYS,
-    STORE,
-    STORE_TURN,
-    TIER,
-    TURN,
-    UNSET,
-    WITH_COPY,
-    ChoiceCells,
-)
+from hosim.engine.cells import Flags, Int, Ints, Longs, made, state
+
+UNSET = -(1 << 30)
+"""A cell that leaves it to the rule: no tier of its own, or no return at all."""
+
+AWAY, RETURN, STORE, LEAVE, TURN, STORE_TURN, TIER, FIELDS = 0, 1, 2, 3, 4, 5, 6, 7
+"""Cells of a slot: whether the tensor is away, and after which op it returns, is stored and leaves;
+its place in the queue of those that return, and that are stored, after the same op; its tier.
+"""
+
+START, BELOW_IN, SAVE, SAVE_TURN, WHOLE = 0, 1, 2, 3, 4
+"""Cells of a tensor: how it starts, the tier below, after which op what the step has written is
+stored for the end, and its place in that queue.
+"""
+
+STAYS, AT_HOME, WITH_COPY, STARTS_BELOW = -1, 0, 1, 2
+"""How a tensor starts; ``STAYS``: it has no choice."""
 
 IS_STORE, IS_DETACH, IS_PREFETCH = 0, 1, 2
 """The moves of one place in order."""
@@ -33,12 +45,49 @@ NO_OP = 1 << 30
 """Later than any op: there is none."""
 
 
-class LoweredChoices(ChoiceCells):
-    """The moves of a tensor's cells, one tensor at a time."""
+class LoweredChoices:
+    """The cells of a problem's choices, and the moves that follow from them.
+
+    Slots of a tensor stand together, from ``first_slot`` on: between the ops ``slot_after`` and
+    ``slot_before``, the use at whose end reads or writes it. A move has the tiers that it leads from
+    and to (-1: a detach), the op at whose end it is issued, and its order among all that are issued
+    there, of which the remainder by the number of tensors is the tensor.
+    """
+
+    ops: Int
+    tensors: Int
+    streams: Int
+    tiers: Int
+    device: Int
+    slots: Int
+    first_slot: Ints
+    slot_after: Ints
+    slot_before: Ints
+    slot_reads: Flags
+    slot_writes: Flags
+    last_write: Ints
+    survives: Flags
+    forced: Ints
+    home_mask: Ints
+    queue_from: Ints
+    queue: Ints
+    stream_of: Ints
+    place: Ints
+    clock: Ints
+
+    cells: Ints = state("7*slots+4*tensors", UNSET)
+    follow: Ints = made("most_uses+5")
+    move_source: Ints = made("most_moves")
+    move_target: Ints = made("most_moves")
+    move_at: Ints = made("most_moves")
+    move_order: Longs = made("most_moves")
+    mask: Ints = made("tensors")
 
     def __init__(self, cells: Any) -> None:
-        ChoiceCells.__init__(self, cells)
+        for name in LoweredChoices.__annotations__:
+            setattr(self, name, cells[name])
         self.moves = 0
+        self.first = 0
         self.copied = 0
         self.initial = 0
         self.followed = 0
@@ -51,19 +100,32 @@ class LoweredChoices(ChoiceCells):
         self.saved = -1
         self.served = 0
 
-    def lower(self, t: int) -> int:
-        """Put the rows of a tensor's moves into ``rows``; how many numbers these are, and -1 where
-        the table has no place for them.
+    def of_slot(self, field: int, s: int) -> int:
+        """A cell of a slot."""
+        return self.cells[field * self.slots + s]
+
+    def of_tensor(self, field: int, t: int) -> int:
+        """A cell of a tensor."""
+        return self.cells[FIELDS * self.slots + field * self.tensors + t]
+
+    def list_all(self) -> None:
+        """List the moves of all tensors, and note in ``mask`` where they are at time 0."""
+        self.moves = 0
+        for t in range(self.tensors):
+            self.list_moves(t)
+            self.mask[t] = self.initial
+
+    def list_moves(self, t: int) -> None:
+        """List the moves of a tensor behind those listed, by place.
 
         ``initial`` is the tiers that have a copy at time 0, a bit each, and ``copied`` how many of
         the moves are copies.
         """
-        self.moves = 0
+        self.first = self.moves
         self.copied = 0
         self.initial = self.initial_of(t)
         if self.of_tensor(START, t) != STAYS:
             self.walk(t)
-        return self.put_rows(t)
 
     def initial_of(self, t: int) -> int:
         """The tiers that have a copy of a tensor at time 0."""
@@ -253,7 +315,7 @@ class LoweredChoices(ChoiceCells):
         order: int = (2 * kind + 1) * (4 * self.ops + 8) + turn
         order = order * self.tensors + t
         k = self.moves
-        while k > 0 and (
+        while k > self.first and (
             self.move_at[k - 1] > at
             or (self.move_at[k - 1] == at and self.move_order[k - 1] > order)
         ):
@@ -270,45 +332,6 @@ class LoweredChoices(ChoiceCells):
         self.last = at
         self.served = self.ops if s < 0 else self.slot_before[s]
         self.copied += target >= 0
-
-    def put_rows(self, t: int) -> int:
-        """The listed moves as rows, by place."""
-        window = 0
-        number = -1
-        m = 0
-        for k in range(self.moves):
-            at = self.move_at[k]
-            while (
-                self.first_slot[t] + window < self.first_slot[t + 1] - 1
-                and self.slot_before[self.first_slot[t] + window] <= at
-            ):
-                window += 1
-                number = -1
-            number += 1
-            place = MOVES * window + number
-            if number == MOVES or self.move_from[t] + place >= self.move_from[t + 1]:
-                return -1
-            channel = -1
-            self.rows[m + 6] = 0
-            self.rows[m + 7] = 0
-            self.rows[m + 8] = 0
-            if self.move_target[k] >= 0:
-                channel = self.channel_between[
-                    self.move_source[k] * self.tiers + self.move_target[k]
-                ]
-                if channel < 0:
-                    return -1
-                self.rows[m + 6] = self.flow_class[channel * self.tensors + t]
-                self.rows[m + 7] = self.flow_high[t]
-                self.rows[m + 8] = self.flow_low[t]
-            self.rows[m] = place
-            self.rows[m + 1] = self.move_source[k]
-            self.rows[m + 2] = self.move_target[k]
-            self.rows[m + 3] = channel
-            self.rows[m + 4] = at
-            self.rows[m + 5] = self.move_order[k]
-            m += ROW
-        return m
 
     # -- what has surely ended when an op has (hosim.analysis.happens_before)
     # ----------------------------------------------------------------------------------------------

@@ -61,18 +61,14 @@ class RerunWalk:
     chained: Ints = made("ops")
 
     def __init__(self, cells: Any) -> None:
-        self.take(cells)
+        for name in RerunWalk.__annotations__:
+            setattr(self, name, cells[name])
         self.places = 0
         self.reruns = 0
         self.kept = 0
         self.drops = 0
         self.stamp = 0
         self.find_until()
-
-    def take(self, cells: Any) -> None:
-        """Let the arrays be those of ``cells``."""
-        for name in RerunWalk.__annotations__:
-            setattr(self, name, cells[name])
 
     def find_until(self) -> None:
         """``until`` is the last op before which an op would do again what it did: the first that

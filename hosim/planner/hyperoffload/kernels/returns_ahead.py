@@ -26,13 +26,9 @@ class ReturnsAhead:
     last: Ints = made("channels", -1)
 
     def __init__(self, cells: Any, budget: int) -> None:
-        self.take(cells)
-        self.budget = budget
-
-    def take(self, cells: Any) -> None:
-        """Let the arrays be those of ``cells``."""
         for name in ReturnsAhead.__annotations__:
             setattr(self, name, cells[name])
+        self.budget = budget
 
     def run(self) -> None:
         """Move all of them; none goes before the one before it on its channel."""

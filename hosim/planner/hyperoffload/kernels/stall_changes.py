@@ -12,7 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hosim.planner.hyperoffload.kernels.choice_cells import (
+from hosim.planner.hyperoffload.kernels.drawn_changes import (
+    OF_RETURN,
+    OF_SAVE,
+    OF_STORE,
+    DrawnChanges,
+)
+from hosim.planner.hyperoffload.kernels.lowered_choices import (
     AT_HOME,
     AWAY,
     BELOW_IN,
@@ -24,12 +30,6 @@ from hosim.planner.hyperoffload.kernels.choice_cells import (
     TIER,
     UNSET,
     WITH_COPY,
-)
-from hosim.planner.hyperoffload.kernels.drawn_changes import (
-    OF_RETURN,
-    OF_SAVE,
-    OF_STORE,
-    DrawnChanges,
 )
 
 SHIFT, SHIFT_ALL, SAVED, TAKE, GIVE, EXCHANGE, OTHER_TIER, DECISION, KINDS = (

@@ -15,8 +15,8 @@ from hosim.analysis.costmodel import copies_compete, copy_uses, machine_of_copie
 from hosim.engine import MOVES, ProgramBase, ProgramTable, UncoveredError, one_for_all
 from hosim.engine.cells import StateCells, made_cells
 from hosim.planner.hyperoffload.kernels import ChoiceSearch, form_of
-from hosim.planner.hyperoffload.local_moves.choice_arrays import ChoiceCoding, problem_cells
-from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, TensorChoice
+from hosim.planner.hyperoffload.local_moves.choice_arrays import problem_cells
+from hosim.planner.hyperoffload.tensor_choices import ChoiceCoding, Choices, Problem, TensorChoice
 
 SimulatedCost = tuple[int, int, int]
 """Less is better: ops that never start (0: it fits), makespan in nanoseconds, bytes moved."""
@@ -58,7 +58,7 @@ class PlanSimulator:
         except UncoveredError:
             self._alike = False
             return
-        self.coding = ChoiceCoding(problem, cells)
+        self.coding = ChoiceCoding(problem)
         """Between choices and the cells of ``cells``."""
         self._state = StateCells(ChoiceSearch, cells)
         cells |= made_cells(ChoiceSearch, cells) | self._state.by_name

@@ -16,13 +16,9 @@ if TYPE_CHECKING:
         BELOW,
         COPY,
         HOME,
-        RANK,
         Choices,
         TensorChoice,
         everything,
-        initial_tiers,
-        insert,
-        moves_of,
     )
     from hosim.planner.hyperoffload.tensor_choices.choices_of_plan import choices_of
     from hosim.planner.hyperoffload.tensor_choices.evaluation import (
@@ -38,6 +34,12 @@ if TYPE_CHECKING:
         work_of,
     )
     from hosim.planner.hyperoffload.tensor_choices.gap_columns import TensorColumns
+    from hosim.planner.hyperoffload.tensor_choices.lowering import (
+        ChoiceCoding,
+        SlotColumns,
+        insert,
+        lowering_cells,
+    )
     from hosim.planner.hyperoffload.tensor_choices.problem import (
         Problem,
         analyse,
@@ -50,20 +52,20 @@ else:
         __name__,
         {
             "channel_reservations": "least_size_that_counts left_rates timelines",
-            "choices": "BELOW COPY Choices HOME RANK TensorChoice everything initial_tiers insert "
-            "moves_of",
+            "choices": "BELOW COPY Choices HOME TensorChoice everything",
             "choices_of_plan": "choices_of",
             "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes "
             "of_all_devices of_another plan_cost work_of",
             "gap_columns": "TensorColumns",
+            "lowering": "ChoiceCoding SlotColumns insert lowering_cells",
             "problem": "Problem analyse check_floor unhindered with_gaps_between_neighbours",
         },
     )
 
 __all__ = [
-    "BELOW", "COPY", "HOME", "RANK", "Choices", "Evaluation", "Evaluator", "Judge",
-    "PlanCost", "Problem", "TensorChoice", "TensorColumns", "WorkDone", "analyse", "check_floor",
-    "choices_of", "everything", "initial_tiers", "insert", "least_size_that_counts", "left_rates",
-    "moved_bytes", "moves_of", "of_all_devices", "of_another", "plan_cost", "timelines",
+    "BELOW", "COPY", "HOME", "ChoiceCoding", "Choices", "Evaluation", "Evaluator", "Judge",
+    "PlanCost", "Problem", "SlotColumns", "TensorChoice", "TensorColumns", "WorkDone", "analyse",
+    "check_floor", "choices_of", "everything", "insert", "least_size_that_counts", "left_rates",
+    "lowering_cells", "moved_bytes", "of_all_devices", "of_another", "plan_cost", "timelines",
     "unhindered", "with_gaps_between_neighbours", "work_of",
 ]  # fmt: skip

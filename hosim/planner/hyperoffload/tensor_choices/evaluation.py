@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from hosim.cache_plan import DETACH, Plan
 from hosim.engine import replay, times_of, verdict
 from hosim.hardware import Hardware
-from hosim.planner.hyperoffload.tensor_choices.choices import Choices, insert
+from hosim.planner.hyperoffload.tensor_choices.choices import Choices
+from hosim.planner.hyperoffload.tensor_choices.lowering import Lowering
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 from hosim.result import Result
 
@@ -84,7 +86,11 @@ class Evaluator:
 
     def __call__(self, choices: Choices) -> Evaluation:
         """The outcome of choices; the same choices are replayed once."""
-        return self._replayed(choices, insert(self.problem, choices, self.policy))
+        return self._replayed(choices, self._lowering.plan(choices, self.policy))
+
+    @cached_property
+    def _lowering(self) -> Lowering:
+        return Lowering(self.problem)
 
     def plan(self, plan: Plan) -> Evaluation:
         """The outcome of another policy's plan, which follows from no choices

@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from typing import Any
 
 from hosim.analysis import (
     Gap,
@@ -76,11 +75,6 @@ class Problem:
         known = {below.name for below in self.below}
         starts = [t for t, tier in self.starts_below.items() if tier in known]
         return gap_columns(self.graph, self.gaps, starts)
-
-    @cached_property
-    def placed(self) -> dict[int, tuple[object, list[Any]]]:
-        """By tensor the last choice whose cache ops were made, and these cache ops."""
-        return {}
 
     @cached_property
     def gaps_of(self) -> Mapping[int, list[Gap]]:
