@@ -119,35 +119,17 @@ def replay(
             engine=engine,
         )
         return in_program_order(told, plan, hardware, count, record)
-    if jitter is not None and jitter.is_none:
-        jitter = None
-    begin = time.perf_counter()
-    folded = fold and jitter is None and hardware.devices > 1 and one_for_all(hardware)
-    policy = None if plan.runtime is None else Remembering(plan.runtime())
-    whole = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
-    with no_collection():  # a replay leaves no cycles while it runs
-        result = None
-        if engine != REFERENCE:
-            check_measured_on(plan.workload, hardware)
-
-            def by_loop() -> Result | None:
-                check_loop(hardware, folded, record or count.allocator != LEDGER)
-                return looped(plan, hardware, whole, jitter, compete, policy)
-
-            result = _covered(by_loop, engine == LOOP)
-        if result is None:
-            from hosim.engine.reference import Simulation
-
-            kept: dict[str, Any] = {
-                "record": record,
-                "placing": (count.allocator, count.reserve_bytes),
-                "jitter": jitter,
-                "compete": compete,
-            }
-            result = _by_reference(
-                partial(Simulation, plan, hardware, budget_bytes, **kept), folded, policy
-            )
-    return _drawn(result, plan, hardware, whole, jitter, compete, time.perf_counter() - begin)
+    return _replayed(
+        plan,
+        hardware,
+        budget_bytes,
+        None if jitter is not None and jitter.is_none else jitter,
+        compete,
+        fold=fold,
+        record=record,
+        placing=(count.allocator, count.reserve_bytes),
+        engine=engine,
+    )
 
 
 def verdict(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
@@ -159,22 +141,52 @@ def verdict(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
     """
     if plan.graph.elsewhere:
         _check_other_processors(plan, MemoryCount())
+    return _replayed(plan, hardware, budget_bytes, None, None, error="does not fit")
+
+
+def _replayed(
+    plan: Plan,
+    hardware: Hardware,
+    budget_bytes: int | None,
+    jitter: Jitter | None,
+    compete: bool | None,
+    *,
+    fold: bool = True,
+    record: bool = False,
+    placing: tuple[str, int | None] = (LEDGER, None),
+    engine: str | None = None,
+    error: str | None = None,
+) -> Result:
+    """The result of a plan by the loop, or by the reference where that does not cover it or finds
+    that it does not fit; with an ``error`` the loop says that itself.
+    """
     begin = time.perf_counter()
-    folded = hardware.devices > 1 and one_for_all(hardware)
+    folded = fold and jitter is None and hardware.devices > 1 and one_for_all(hardware)
     policy = None if plan.runtime is None else Remembering(plan.runtime())
-    with no_collection():
-        check_measured_on(plan.workload, hardware)
-        try:
-            check_loop(hardware, folded, False)
-            result = looped(plan, hardware, budget_bytes, None, None, policy, "does not fit")
-        except UncoveredError:
+    whole = hardware.device.capacity_bytes if budget_bytes is None else budget_bytes
+    with no_collection():  # a replay leaves no cycles while it runs
+        result = None
+        if engine != REFERENCE:
+            check_measured_on(plan.workload, hardware)
+
+            def by_loop() -> Result | None:
+                check_loop(hardware, folded, record or placing[0] != LEDGER)
+                return looped(plan, hardware, whole, jitter, compete, policy, error)
+
+            result = _covered(by_loop, engine == LOOP)
+        if result is None:
             from hosim.engine.reference import Simulation
 
+            kept: dict[str, Any] = {
+                "record": record,
+                "placing": placing,
+                "jitter": jitter,
+                "compete": compete,
+            }
             result = _by_reference(
-                partial(Simulation, plan, hardware, budget_bytes), folded, policy
+                partial(Simulation, plan, hardware, budget_bytes, **kept), folded, policy
             )
-    assert result is not None
-    return _drawn(result, plan, hardware, budget_bytes, None, None, time.perf_counter() - begin)
+    return _drawn(result, plan, hardware, whole, jitter, compete, time.perf_counter() - begin)
 
 
 def _covered(by_loop: Callable[[], Result | None], forced: bool) -> Result | None:

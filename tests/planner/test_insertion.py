@@ -187,3 +187,47 @@ def test_everything_away_fits_wherever_every_op_does(data: st.DataObject) -> Non
     )
     if at_home + fixed <= budget:  # what must begin in the device tier has room there
         assert replay(plan, machine_, budget).feasible
+
+
+@pytest.mark.parametrize(
+    ("leaves", "store", "detach"),
+    [
+        (2, 2, 2),  # c may end before b: the store is issued where the tensor leaves
+        (3, 1, 3),  # d awaits b: the early store is in time
+    ],
+)
+def test_an_early_store_that_may_end_after_the_detach_is_issued_with_it(
+    leaves: int, store: int, detach: int
+) -> None:
+    b = GraphBuilder("early")
+    b.tensor("x", 10)
+    b.op("a", "m", outputs=["x"], duration_ns=5)
+    b.op("b", "m", stream="side", deps=["a"], duration_ns=50)
+    b.op("c", "m", inputs=["x"], duration_ns=5)
+    b.op("d", "m", deps=["b"], duration_ns=5)
+    b.op("e", "m", duration_ns=5)
+    b.op("f", "m", inputs=["x"], duration_ns=5)
+    choice = TensorChoice("ddr", HOME, {2: 4}, {2: 1}, leaves={2: leaves})
+    plan = made(b.build(), "x", choice)
+    assert [(c.op, c.after) for c in plan.cache_ops] == [
+        ("store", store),
+        ("detach", detach),
+        ("prefetch", 4),
+    ]
+
+
+def test_a_tensor_leaves_again_where_the_op_has_ended_that_awaits_its_prefetch() -> None:
+    # b awaits the prefetch at a's end; nothing else says that it has been issued when b has ended
+    b = GraphBuilder("again")
+    b.tensor("x", 10, "parameter")
+    b.op("a", "m", duration_ns=5)
+    b.op("b", "m", inputs=["x"], stream="side", duration_ns=5)
+    b.op("c", "m", stream="side", duration_ns=5)
+    plan = made(b.build(), "x", TensorChoice("ddr", HOME, {AT_START: 0, 1: 2}))
+    assert [(c.op, c.after) for c in plan.cache_ops] == [
+        ("store", -1),
+        ("detach", -1),
+        ("prefetch", 0),
+        ("detach", 1),
+        ("prefetch", 2),
+    ]

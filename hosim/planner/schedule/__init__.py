@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from hosim.planner.schedule.idle_parts import as_asked, idle_parts_below
     from hosim.planner.schedule.insertion import (
         Absence,
-        WriteBack,
         insert,
-        tensor_moves,
     )
     from hosim.planner.schedule.late_prefetches import late_prefetches
     from hosim.planner.schedule.order_of_uses import plan_for, planned_in_order_of_uses
@@ -41,7 +39,7 @@ else:
             "forced_moves": "forced_moves forced_tensors starts_elsewhere",
             "idle_intervals": "Levels below_at_ends between_uses fits_from held_bytes take_away",
             "idle_parts": "as_asked idle_parts_below",
-            "insertion": "Absence WriteBack insert tensor_moves",
+            "insertion": "Absence insert",
             "late_prefetches": "late_prefetches",
             "order_of_uses": "plan_for planned_in_order_of_uses",
             "paging": "Paging paging_plan",
@@ -50,10 +48,10 @@ else:
     )
 
 __all__ = [
-    "Absence", "DeviceStays", "Levels", "Paging", "Stays", "WriteBack", "as_asked",
+    "Absence", "DeviceStays", "Levels", "Paging", "Stays", "as_asked",
     "below_at_ends", "between_uses", "fits_from", "forced_moves", "forced_tensors",
     "held_bytes", "idle_parts_below", "insert",
     "kept_from_the_start", "late_prefetches", "paging_plan", "plan_for", "planned_around",
     "planned_in_order_of_uses", "starts_below", "starts_elsewhere", "take_away",
-    "tensor_moves",
+
 ]  # fmt: skip
