@@ -12,7 +12,7 @@ from strategies import graphs, happens_before, hardware, sized
 from hosim import engine
 from hosim.analysis import HappensBefore
 from hosim.analysis.verifying import verify
-from hosim.cache_plan import AT_START, PREFETCH, STORE
+from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.planner.schedule import Absence, insert

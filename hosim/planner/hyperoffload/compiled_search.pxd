@@ -16,6 +16,9 @@ cdef int BEGIN, NO_RETURN, PRESENT, NONE, TRIED, OF_TIER, BEST, LOOKED, SHARE, P
 cdef int READS, WRITES
 
 
+cdef int above(long long[::1] cells, int low, int high, long long at) noexcept
+
+
 cdef class LoweredChoices:
     cdef readonly int moves, copied, initial
     cdef int first, followed, here, below, returns, wrote, last, awaits, saved, served
@@ -44,7 +47,6 @@ cdef class GapJudging:
     cdef readonly long long horizon, waiting
     cdef readonly int judged, compared
 
-    cdef int right(self, long long[::1] cells, int low, int high, long long at) noexcept
     cdef long long over_until(self, long long at) noexcept
     cdef void weigh_ops(self) noexcept
     cdef long long part(self, wide time, wide share) noexcept
@@ -178,6 +180,7 @@ cdef class DrawnChanges(JudgedChoices):
     cdef void put_store(self, int s, int position) noexcept
     cpdef void decide(self, int s, int other) noexcept
     cdef void offer(self, int kind, int where, int value) noexcept
+    cdef void offer_around(self, int cell, int at, int first, int last) noexcept
     cdef void list_elsewhere(self, int t, int s) noexcept
     cdef void list_turns(self, int t, int cell, int own, int at, bint returns) noexcept
     cdef void change_places(self, int one, int other) noexcept

@@ -7,8 +7,6 @@ or a gap used that was not; another start, or another tier below, for one absenc
 
 from __future__ import annotations
 
-from typing import Any
-
 from hosim.planner.hyperoffload.kernels.judged_choices import JudgedChoices
 from hosim.planner.hyperoffload.kernels.lowered_choices import (
     AT_HOME,
@@ -48,10 +46,6 @@ class DrawnChanges(JudgedChoices):
     ``options`` are what one is drawn from: each three numbers, a cell's or a decision's, and the
     value or the slot and the op after which it returns.
     """
-
-    def __init__(self, cells: Any, loop: Any, table: Any, stride: int) -> None:
-        JudgedChoices.__init__(self, cells, loop, table, stride)
-        self.options = 0
 
     # -- what is drawn (xorshift, Marsaglia 2003)
     # ----------------------------------------------------------------------------------------------
@@ -167,6 +161,12 @@ class DrawnChanges(JudgedChoices):
         self.option[k + 2] = value
         self.options += 1
 
+    def offer_around(self, cell: int, at: int, first: int, last: int) -> None:
+        """List the ops around one, from a first to a last one."""
+        for op in range(max(first, at - 1), min(last, at + 2) + 1):
+            if op != at:
+                self.offer(cell, op, 0)
+
     def list_elsewhere(self, t: int, s: int) -> None:
         """List the return or the store of an absence elsewhere among those that are issued after
         the same op; a later op after which it leaves, on several streams; the absence in another
@@ -184,9 +184,7 @@ class DrawnChanges(JudgedChoices):
                 cell = LEAVE * self.slots + s
                 if now != after:
                     self.offer(cell, UNSET, 0)
-                for by in range(-1, 3):
-                    if by != 0 and after < now + by and now + by < self.slot_before[s]:
-                        self.offer(cell, now + by, 0)
+                self.offer_around(cell, now, after + 1, self.slot_before[s] - 1)
                 if now != self.slot_before[s] - 1:
                     self.offer(cell, self.slot_before[s] - 1, 0)
         if self.forced[t] < 0 and self.absences(t) > 1:
@@ -202,9 +200,7 @@ class DrawnChanges(JudgedChoices):
             cell = FIELDS * self.slots + SAVE * self.tensors + t
             first = self.last_write[t]
             last = self.ops - 1
-            for by in range(-1, 3):
-                if by != 0 and first <= at + by and at + by <= last:
-                    self.offer(cell, at + by, 0)
+            self.offer_around(cell, at, first, last)
             if at != first:
                 self.offer(cell, first, 0)
             if at != last:

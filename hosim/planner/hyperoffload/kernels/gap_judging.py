@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from hosim.engine.cells import Flags, Int, Ints, Longs, made
+from hosim.planner.hyperoffload.kernels.found_numbers import above
 from hosim.planner.hyperoffload.kernels.lowered_choices import AT_HOME, STARTS_BELOW, WITH_COPY
 
 BEGIN = -1
@@ -121,26 +122,13 @@ class GapJudging:
         self.horizon = horizon
         self.waiting = waiting
         self.judged = 0
-        self.compared = 0
 
     # -- times
     # ----------------------------------------------------------------------------------------------
 
-    def right(self, cells: Any, low: int, high: int, at: int) -> int:
-        """The first place from ``low`` to ``high`` whose number is above ``at``; the numbers
-        ascend.
-        """
-        while low < high:
-            middle = (low + high) >> 1
-            if at < cells[middle]:
-                high = middle
-            else:
-                low = middle + 1
-        return low
-
     def over_until(self, at: int) -> int:
         """Over-budget time before ``at``, of the pressure as it was before anything left."""
-        k = self.right(self.start_ns, 0, self.ops, at) - 1
+        k = above(self.start_ns, 0, self.ops, at) - 1
         if k < 0:
             return 0
         here = self.over[k + 1] - self.over[k]
@@ -168,7 +156,7 @@ class GapJudging:
         first = c * self.room
         last = first + self.busy[c]
         end = start + length
-        k = self.right(self.busy_from, first, last, start - 1)
+        k = above(self.busy_from, first, last, start - 1)
         left = k > first and start - self.busy_to[k - 1] < self.smallest[c]
         right = k < last and self.busy_from[k] - end < self.smallest[c]
         if left and right:
@@ -200,7 +188,7 @@ class GapJudging:
         known = self.full_until[trip]
         start = release if release > known else known
         last = c * self.room + self.busy[c]
-        k = self.right(self.busy_to, c * self.room, last, start)
+        k = above(self.busy_to, c * self.room, last, start)
         while k < last and self.busy_from[k] - start < length:
             start = self.busy_to[k]
             k += 1
@@ -221,7 +209,7 @@ class GapJudging:
         """
         first = c * self.room
         start = deadline - self.trip_ns[trip]
-        k = self.right(self.busy_from, first, first + self.busy[c], deadline - 1) - 1
+        k = above(self.busy_from, first, first + self.busy[c], deadline - 1) - 1
         for _ in range(FAR):
             if start < release:
                 return NONE

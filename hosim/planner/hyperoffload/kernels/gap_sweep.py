@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from hosim.engine.cells import Flags, Int, Ints, Longs, made
+from hosim.planner.hyperoffload.kernels.found_numbers import above
 from hosim.planner.hyperoffload.kernels.gap_judging import (
     BEGIN,
     BEST,
@@ -64,8 +65,6 @@ class GapSweep(GapJudging):
         self.stall = 0
         self.heaped = 0
         self.serial = 0
-        self.best = 0
-        self.looked_count = 0
 
     def run(self) -> None:
         """Sweep over all ops."""
@@ -109,7 +108,7 @@ class GapSweep(GapJudging):
             if at < 0:
                 at = self.earliest(channel, trip, 0)
             else:
-                back = self.right(self.ends, 0, self.ops, at) - 1
+                back = above(self.ends, 0, self.ops, at) - 1
                 if back > first - 1:
                     back = first - 1
             self.reserve_from(channel, trip, at)
@@ -324,7 +323,7 @@ class GapSweep(GapJudging):
             self.back[self.last_gap[t]] = PRESENT
         self.back[g] = back
         if store_at >= 0:
-            early = self.right(self.ends, 0, self.ops, store_at) - 1
+            early = above(self.ends, 0, self.ops, store_at) - 1
             if early < self.after[g] or self.after[g] == BEGIN:
                 if early < self.written[g]:
                     early = self.written[g]
@@ -341,7 +340,7 @@ class GapSweep(GapJudging):
             gone = self.last_user[t] + 1
             if self.final_at[BEST] >= 0:
                 ends = self.final_at[BEST] + self.trip_ns[self.trips + trip]
-                there = self.right(self.start_ns, 0, self.ops, ends)
+                there = above(self.start_ns, 0, self.ops, ends)
                 gone = there if there > gone else gone
             if gone <= self.ops:
                 self.level[gone] -= self.size[t]
@@ -351,7 +350,7 @@ class GapSweep(GapJudging):
         """The op after which the prefetch of a gap that is taken at op i is issued."""
         if self.fetch_at[BEST] < 0:
             return NO_RETURN
-        back = self.right(self.ends, 0, self.ops, self.fetch_at[BEST]) - 1
+        back = above(self.ends, 0, self.ops, self.fetch_at[BEST]) - 1
         if back < i and not (self.after[g] == BEGIN and i >= self.before[g]):
             back = i
         return back if back < self.before[g] - 1 else self.before[g] - 1

@@ -12,13 +12,12 @@ from hosim.planner.hyperoffload.kernels.lowered_choices import (
     AWAY,
     BELOW_IN,
     FIELDS,
-    SAVE,
-    SAVE_TURN,
     START,
     STARTS_BELOW,
     STAYS,
     TIER,
     UNSET,
+    WHOLE,
     LoweredChoices,
 )
 
@@ -130,14 +129,9 @@ class JudgedChoices(LoweredChoices):
         self.work = 0
         self.logged = 0
         self.changes = 0
-        self.inserted = 0
-        self.stalls = 0
         self.cost_left = self.ops + 1
         self.cost_ns = 0
         self.cost_bytes = 0
-        self.found_left = self.ops + 1
-        self.found_ns = 0
-        self.found_bytes = 0
         self.mask[:] = self.home_mask
 
     def cost(self) -> tuple[int, int, int]:
@@ -182,9 +176,8 @@ class JudgedChoices(LoweredChoices):
             for field in range(AWAY + 1, FIELDS):
                 self.put_slot(field, s, UNSET)
         self.put_tensor(START, t, STAYS)
-        self.put_tensor(BELOW_IN, t, UNSET)
-        self.put_tensor(SAVE, t, UNSET)
-        self.put_tensor(SAVE_TURN, t, UNSET)
+        for field in range(START + 1, WHOLE):
+            self.put_tensor(field, t, UNSET)
 
     def put_below(self, t: int, tier: int) -> None:
         """Let all absences of a tensor be in a tier."""

@@ -87,18 +87,6 @@ class LoweredChoices:
         for name in LoweredChoices.__annotations__:
             setattr(self, name, cells[name])
         self.moves = 0
-        self.first = 0
-        self.copied = 0
-        self.initial = 0
-        self.followed = 0
-        self.here = 0
-        self.below = 0
-        self.returns = 0
-        self.wrote = -1
-        self.last = -1
-        self.awaits = -1
-        self.saved = -1
-        self.served = 0
 
     def of_slot(self, field: int, s: int) -> int:
         """A cell of a slot."""
@@ -227,28 +215,25 @@ class LoweredChoices:
         """List a store if one is needed and a detach; whether there are safe places for them."""
         before = self.slot_before[s]
         at = -1
-        if needed and self.below == 0:
+        stores = needed and self.below == 0
+        if stores:
             self.follow[0] = self.wrote
             self.follow[1] = self.last
             self.followed = 2
             at = self.first_after(store)
-            self.follow_users(t, s)
-            release = self.first_after(wanted)
-            if at == NO_OP or release == NO_OP:
-                return 0
+        self.follow_users(t, s)
+        release = self.first_after(wanted)
+        if at == NO_OP or release >= before:
+            return 0
+        if stores:
             if not self.ended_by(at, release):
                 at = wanted
             self.follow[self.followed] = at
             self.followed += 1
             release = self.first_after(wanted)
-        else:
-            self.follow_users(t, s)
-            release = self.first_after(wanted)
-        if release >= before:
-            return 0
-        if not needed and not self.ended_by(release, before):
-            return 0  # what overwrites it might come first
-        if needed and self.below == 0:
+        if release >= before or not (needed or self.ended_by(release, before)):
+            return 0  # if it is not needed, what overwrites it might come first
+        if stores:
             self.add(IS_STORE, t, s, self.device, tier, at)
             self.below = 1 << tier
         self.add(IS_DETACH, t, s, self.device, -1, release)

@@ -65,8 +65,6 @@ class RerunWalk:
             setattr(self, name, cells[name])
         self.places = 0
         self.reruns = 0
-        self.kept = 0
-        self.drops = 0
         self.stamp = 0
         self.find_until()
 

@@ -10,14 +10,13 @@ drawn more often.
 
 from __future__ import annotations
 
-from typing import Any
-
 from hosim.planner.hyperoffload.kernels.drawn_changes import (
     OF_RETURN,
     OF_SAVE,
     OF_STORE,
     DrawnChanges,
 )
+from hosim.planner.hyperoffload.kernels.found_numbers import above
 from hosim.planner.hyperoffload.kernels.lowered_choices import (
     AT_HOME,
     AWAY,
@@ -68,13 +67,6 @@ class StallChanges(DrawnChanges):
     """Draws changes where the present run waits; :meth:`look` comes before, and again when the
     present choices have changed.
     """
-
-    def __init__(self, cells: Any, loop: Any, table: Any, stride: int) -> None:
-        DrawnChanges.__init__(self, cells, loop, table, stride)
-        self.waits = 0
-        self.idle = 0
-        self.arm = 0
-        self.owns = 0
 
     # -- where
     # ----------------------------------------------------------------------------------------------
@@ -141,15 +133,7 @@ class StallChanges(DrawnChanges):
         if self.waits == 0 or self.below_of(10) >= 8:
             return -1
         ns = self.below_sum(self.wait_sum[self.waits - 1])
-        low = 0
-        high = self.waits
-        while low < high:
-            middle = (low + high) // 2
-            if self.wait_sum[middle] <= ns:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        return above(self.wait_sum, 0, self.waits, ns)
 
     def chosen(self, op: int, blamed: int, reach: int) -> int:
         """The slot of an absence; -1: there is none."""
@@ -385,15 +369,7 @@ class StallChanges(DrawnChanges):
         if self.cost_ns > horizon:
             ns = (ns * (horizon // max(1, self.cost_ns >> 10))) >> 10
         ns = self.op_start[self.slot_before[s]] - ns
-        low = 0
-        high = self.ops
-        while low < high:
-            middle = (low + high) // 2
-            if self.op_start[middle] < ns:
-                low = middle + 1
-            else:
-                high = middle
-        self.put_return(s, low - 1)
+        self.put_return(s, above(self.op_start, 0, self.ops, ns - 1) - 1)
 
     def exchange(self, s: int, op: int) -> None:
         """A tensor stays, and another one of about its size leaves: where most is held meanwhile,

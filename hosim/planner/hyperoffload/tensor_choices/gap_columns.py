@@ -62,10 +62,8 @@ class GapColumns:
 
 def gap_columns(graph: Graph, gaps: Sequence[Gap], starts_below: Iterable[int]) -> GapColumns:
     """The columns of ``gaps``, which come by tensor and by op, and of what ``starts_below``."""
-    users, tensors = graph.users, graph.derived(TensorColumns)
-    first_read = [
-        (users[t][0], t) for t in starts_below if users[t] and t in graph.ops[users[t][0]].reads
-    ]
+    users, tensors = graph.compact_users, graph.derived(TensorColumns)
+    first_read = [(users.first[t], t) for t in starts_below if users.reads_first(t)]
     forced = [Gap(t, AT_START, first, 0, True) for first, t in sorted(first_read, reverse=True)]
     width = len(Gap._fields)
     numbers = np.fromiter(

@@ -81,12 +81,12 @@ class Problem:
         """The gaps of each tensor that may move; for a tensor whose home is below also the time
         before it first comes up.
         """
-        graph = self.graph
-        found: dict[int, list[Gap]] = {}
-        for t in self.starts_below:
-            users = graph.users[t]
-            if users and t in graph.ops[users[0]].reads:
-                found[t] = [Gap(t, AT_START, users[0], 0, True)]
+        users = self.graph.compact_users
+        found = {
+            t: [Gap(t, AT_START, users.first[t], 0, True)]
+            for t in self.starts_below
+            if users.reads_first(t)
+        }
         for gap in self.gaps:
             found.setdefault(gap.tensor, []).append(gap)
         return found
@@ -98,8 +98,7 @@ def _ways_home(graph: Graph, hardware: Hardware, starts_below: Mapping[int, str]
     """
     ends = set()
     for t, home in starts_below.items():
-        users = graph.users[t]
-        if users and t in graph.ops[users[0]].reads:
+        if graph.compact_users.reads_first(t):
             ends.add((home, hardware.device_tier))
         if graph.survives[t] and graph.writers[t]:
             ends.add((hardware.device_tier, home))
