@@ -160,7 +160,6 @@ def test_a_choice_is_changed_by_making_another() -> None:
     choice = TensorChoice("ddr", HOME, {5: 7})
     assert choice.with_return(2, 3).away == {2: 3, 5: 7}
     assert list(choice.with_return(2, 3).away) == [2, 5]
-    assert choice.without(5).away == {}
     assert choice.away == {5: 7}
     with pytest.raises(AttributeError):
         choice.below = "pool"  # type: ignore[misc]

@@ -229,15 +229,16 @@ cdef class StallChanges(DrawnChanges):
 
 cdef class ChoiceSearch(StallChanges):
     cdef long long usual_ns
+    cdef bint improved
     cpdef void begin(self, long long seed, long long floor_ns, long long whole) noexcept
     cdef void note_best(self) noexcept
     cdef void copy_tensor(self, int t, bint back) noexcept
+    cdef void copy_cell(self, int t, int k, bint back) noexcept
     cdef void go_back(self)
     cdef void take_over(self)
     cdef bint is_better(self) noexcept
     cpdef bint at_end(self) noexcept
     cpdef bint resume(self) except -1
-    @cython.locals(left="long long", ns="long long", moved="long long")
     cpdef bint go_on(self, long long until) except -1
     @cython.locals(begun="long long", most="long long", gain="long long")
     cdef void try_one(self)

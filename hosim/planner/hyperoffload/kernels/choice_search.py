@@ -69,22 +69,22 @@ class ChoiceSearch(StallChanges):
         self.search[BEST_LEFT] = self.cost_left
         self.search[BEST_NS] = self.cost_ns
         self.search[BEST_BYTES] = self.cost_bytes
+        self.improved = True
 
     def copy_tensor(self, t: int, back: bool) -> None:
         """Make the best choice of a tensor what it does, or the other way round."""
         for field in range(FIELDS):
             for s in range(self.first_slot[t], self.first_slot[t + 1]):
-                k = field * self.slots + s
-                if back:
-                    self.put(t, k, self.best_cells[k])
-                else:
-                    self.best_cells[k] = self.cells[k]
+                self.copy_cell(t, field * self.slots + s, back)
         for field in range(WHOLE):
-            k = FIELDS * self.slots + field * self.tensors + t
-            if back:
-                self.put(t, k, self.best_cells[k])
-            else:
-                self.best_cells[k] = self.cells[k]
+            self.copy_cell(t, FIELDS * self.slots + field * self.tensors + t, back)
+
+    def copy_cell(self, t: int, k: int, back: bool) -> None:
+        """Make the best choice of a tensor in a cell what it does, or the other way round."""
+        if back:
+            self.put(t, k, self.best_cells[k])
+        else:
+            self.best_cells[k] = self.cells[k]
 
     def go_back(self) -> None:
         """Make the best choices the present ones."""
@@ -134,16 +134,10 @@ class ChoiceSearch(StallChanges):
 
     def go_on(self, until: int) -> bool:
         """Search until so much ``work`` is done; whether the best choices are better."""
-        left: int = self.search[BEST_LEFT]
-        ns: int = self.search[BEST_NS]
-        moved: int = self.search[BEST_BYTES]
+        self.improved = False
         while self.work < until and not self.at_end():
             self.try_one()
-        return (
-            left != self.search[BEST_LEFT]
-            or ns != self.search[BEST_NS]
-            or moved != self.search[BEST_BYTES]
-        )
+        return self.improved
 
     def try_one(self) -> None:
         """Try one change."""

@@ -90,7 +90,6 @@ class JudgedChoices(LoweredChoices):
     touched_tensor: Ints = made("tensors")
     mask_before: Ints = made("tensors")
     copies: Ints = made("tensors")
-    copies_before: Ints = made("tensors")
     lowered: Flags = made("tensors")
 
     # -- where ops of the present run wait, and what is issued after each op
@@ -226,7 +225,6 @@ class JudgedChoices(LoweredChoices):
             if count < 0:
                 return False
             self.mask_before[j] = self.mask[t]
-            self.copies_before[j] = self.copies[t]
             self.found_bytes += (self.copied - self.copies[t]) * self.size[t]
             self.put_rows_in(t, count, judged)
             if self.mask_before[j] != self.initial:

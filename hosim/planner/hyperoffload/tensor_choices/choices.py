@@ -48,10 +48,6 @@ class TensorChoice(NamedTuple):
         """The tier below of one absence."""
         return self.tiers.get(after, self.below)
 
-    def without(self, after: int) -> TensorChoice:
-        """The choice less one absence."""
-        return self._replace(away={a: p for a, p in self.away.items() if a != after})
-
     def with_return(self, after: int, position: int | None) -> TensorChoice:
         """The choice with one absence set to return after ``position``."""
         return self._replace(away=_set(self.away, after, position))

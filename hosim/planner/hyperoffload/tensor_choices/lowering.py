@@ -159,7 +159,7 @@ class ChoiceCoding:
             counts = [len(each) for each in given]
             if not any(counts):
                 continue
-            said = [value for each in given for value in each.values()]
+            said: list[Any] = [value for each in given for value in each.values()]
             if field == RETURN:
                 said = [UNSET if position is None else position for position in said]
             elif field == TIER:
