@@ -6,7 +6,7 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.policies.own.belady import FarthestNextUse
-    from hosim.policies.own.g10 import IdleTimes, OverTime, Slots
+    from hosim.policies.own.g10 import Slots, by_relief
     from hosim.policies.own.hybrid import Deciding, as_started
     from hosim.policies.own.hyperoffload import plan
     from hosim.policies.own.keep_first import FetchedThenLast
@@ -28,7 +28,7 @@ else:
         __name__,
         {
             "belady": "FarthestNextUse",
-            "g10": "IdleTimes OverTime Slots",
+            "g10": "Slots by_relief",
             "hybrid": "Deciding as_started",
             "hyperoffload": "plan",
             "keep_first": "FetchedThenLast",
@@ -43,7 +43,7 @@ else:
 
 __all__ = [
     "AT_HOME_IF_THEY_FIT", "AT_RUNTIME", "RIVALS", "WEIGHTS", "Deciding", "FarthestNextUse",
-    "FetchedThenLast", "FirstArrived", "IdleTimes", "LeastRecentlyUsed", "MemoryBlocks", "OverTime",
-    "PolicyFloors", "Slots", "as_started", "forced_ns", "freeze_runtime", "layer_of_ops",
+    "FetchedThenLast", "FirstArrived", "LeastRecentlyUsed", "MemoryBlocks",
+    "PolicyFloors", "Slots", "as_started", "by_relief", "forced_ns", "freeze_runtime", "layer_of_ops",
     "layers_of", "layers_with_experts", "plan", "static_rivals", "visits",
 ]  # fmt: skip
