@@ -36,19 +36,22 @@ from hosim.planner.exact.exact_schedule import (
     SolverResult,
     StoreAt,
     TakenAbsence,
+    earliest,
+    hint,
     placed,
     plan_of,
+    solve_model,
 )
-from hosim.planner.exact.lazy_constraints import conflicts, forbid
-from hosim.planner.exact.prompt_starts import (
+from hosim.planner.exact.haste import (
     Delay,
     add_prompt_starts,
+    conflicts,
     delays,
+    forbid,
     forbid_delay,
     hurries,
 )
 from hosim.planner.exact.redundant_constraints import add_redundant_constraints
-from hosim.planner.exact.solver_search import earliest, hint, solve_model
 from hosim.result import Result, Timeline
 
 # -- warm start
@@ -374,13 +377,11 @@ def solve(
     limit: float = 30.0,
     seed: int = 0,
     largest: int = LARGEST,
-    begin: Plan | None = None,
 ) -> Solution:
     """The best plan within the budget that CP-SAT finds in ``limit`` deterministic seconds with one
     worker.
 
-    Equal arguments give equal plans. ``begin`` is a known plan to start from (its replay must be
-    feasible); the result is never worse. Raises :class:`InfeasibleError` if the solver proves that
+    Equal arguments give equal plans. Raises :class:`InfeasibleError` if the solver proves that
     nothing fits (or, saying so, finds nothing), and :class:`InputError` if OR-tools is missing, if
     the graph has more than ``largest`` possible absences, or for what the model does not know:
     channels that share bandwidth.
@@ -401,8 +402,6 @@ def solve(
         )
     search = _SolverRun(space, seed)
     first = None if space.lower_tight or not space.order.single else serial(space)
-    if begin is not None:
-        first = search.start_from(begin) or first
     return search.run(first, limit)
 
 
@@ -416,15 +415,6 @@ class _SolverRun:
         self.best_schedule: Schedule | None = None
         self.makespan = -1
         self.solver_s = 0.0
-
-    def start_from(self, plan: Plan) -> Schedule | None:
-        """Take a known plan as the best so far; its schedule, or None if it does not fit."""
-        result = replay(plan, self.space.hardware, self.space.capacity_bytes, record=True)
-        if not result.feasible or result.makespan_ns is None:
-            return None
-        self.best, self.makespan = replace(plan, policy="optimal"), result.makespan_ns
-        self.best_schedule = observed(self.space, plan, result)
-        return self.best_schedule
 
     def run(self, first: Schedule | None, limit: float) -> Solution:
         """Solve and replay; while the replay cannot follow, add what the engine would have done
@@ -539,9 +529,11 @@ class _SolverRun:
         plan = plan_of(self.space, schedule, order, "optimal")
         if verify(plan, self.space.hardware, self.space.capacity_bytes):
             return None
-        result = replay(plan, self.space.hardware, self.space.capacity_bytes)
+        within = self.space.hardware, self.space.capacity_bytes
+        result = replay(plan, *within)
         if not result.feasible or result.makespan_ns is None:
             return None
         if self.best is None or result.makespan_ns < self.makespan:
-            self.start_from(plan)
+            self.best, self.makespan = plan, result.makespan_ns
+            self.best_schedule = observed(self.space, plan, replay(plan, *within, record=True))
         return result.makespan_ns

@@ -7,8 +7,26 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.schedule.around_processors import planned_around
-    from hosim.planner.schedule.forced_moves import forced_moves, forced_tensors, starts_elsewhere
+    from hosim.planner.schedule.expert_cache import (
+        HOTTEST,
+        KEEPS,
+        LFU,
+        LRU,
+        PREDICTORS,
+        ExpertCache,
+        ExpertTable,
+        Fetch,
+        Predictor,
+        Rule,
+        expert_table,
+        hottest,
+    )
+    from hosim.planner.schedule.forced_moves import (
+        forced_moves,
+        forced_tensors,
+        planned_around,
+        starts_elsewhere,
+    )
     from hosim.planner.schedule.idle_intervals import (
         Levels,
         below_at_ends,
@@ -17,7 +35,6 @@ if TYPE_CHECKING:
         held_bytes,
         take_away,
     )
-    from hosim.planner.schedule.idle_parts import as_asked, idle_parts_below
     from hosim.planner.schedule.insertion import (
         Absence,
         WriteBack,
@@ -25,7 +42,12 @@ if TYPE_CHECKING:
         tensor_moves,
     )
     from hosim.planner.schedule.late_prefetches import late_prefetches
-    from hosim.planner.schedule.order_of_uses import plan_for, planned_in_order_of_uses
+    from hosim.planner.schedule.order_of_uses import (
+        as_asked,
+        idle_parts_below,
+        plan_for,
+        planned_in_order_of_uses,
+    )
     from hosim.planner.schedule.paging import Paging, paging_plan
     from hosim.planner.schedule.stays import (
         DeviceStays,
@@ -37,23 +59,23 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "around_processors": "planned_around",
-            "forced_moves": "forced_moves forced_tensors starts_elsewhere",
+            "expert_cache": "ExpertCache ExpertTable Fetch HOTTEST KEEPS LFU LRU PREDICTORS "
+            "Predictor Rule expert_table hottest",
+            "forced_moves": "forced_moves forced_tensors planned_around starts_elsewhere",
             "idle_intervals": "Levels below_at_ends between_uses fits_from held_bytes take_away",
-            "idle_parts": "as_asked idle_parts_below",
             "insertion": "Absence WriteBack insert tensor_moves",
             "late_prefetches": "late_prefetches",
-            "order_of_uses": "plan_for planned_in_order_of_uses",
+            "order_of_uses": "as_asked idle_parts_below plan_for planned_in_order_of_uses",
             "paging": "Paging paging_plan",
             "stays": "DeviceStays Stays kept_from_the_start starts_below",
         },
     )
 
 __all__ = [
-    "Absence", "DeviceStays", "Levels", "Paging", "Stays", "WriteBack", "as_asked",
-    "below_at_ends", "between_uses", "fits_from", "forced_moves", "forced_tensors",
-    "held_bytes", "idle_parts_below", "insert",
-    "kept_from_the_start", "late_prefetches", "paging_plan", "plan_for", "planned_around",
-    "planned_in_order_of_uses", "starts_below", "starts_elsewhere", "take_away",
-    "tensor_moves",
+    "HOTTEST", "KEEPS", "LFU", "LRU", "PREDICTORS", "Absence", "DeviceStays", "ExpertCache",
+    "ExpertTable", "Fetch", "Levels", "Paging", "Predictor", "Rule", "Stays", "WriteBack",
+    "as_asked", "below_at_ends", "between_uses", "expert_table", "fits_from", "forced_moves",
+    "forced_tensors", "held_bytes", "hottest", "idle_parts_below", "insert", "kept_from_the_start",
+    "late_prefetches", "paging_plan", "plan_for", "planned_around", "planned_in_order_of_uses",
+    "starts_below", "starts_elsewhere", "take_away", "tensor_moves",
 ]  # fmt: skip
