@@ -250,7 +250,7 @@ BUILT_IN = (
         leaves_out="experts in demand on the device; deferred experts; memory of several sockets; "
         "the experts of a prompt on the device",
         elsewhere=_EXPERTS,
-        chooses="hosim.policies.own.ktransformers:placed",
+        chooses="hosim.policies.own.llama_cpp:experts_placed",
     ),
     Policy(
         "llama_cpp",
@@ -308,7 +308,7 @@ BUILT_IN = (
     Policy(
         "optimal",
         "the exact optimum on small graphs (OR-tools CP-SAT; extra 'solver')",
-        "hosim.policies.own.exact_optimum:plan",
+        "hosim.planner.exact.solver:plan",
         {
             "limit": Parameter(
                 30.0,

@@ -23,13 +23,19 @@ from typing import Any
 
 from hosim.analysis.costmodel import op_durations
 from hosim.analysis.verifying import verify
-from hosim.cache_plan import AT_START, STORE, Plan
+from hosim.cache_plan import AT_START, STORE, Plan, Proof
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import JoinedTier, Movable, Space, space_of
+from hosim.planner.exact.decision_space import (
+    JoinedTier,
+    Movable,
+    Space,
+    knows_all_starts,
+    space_of,
+)
 from hosim.planner.exact.exact_schedule import (
     Placed,
     Schedule,
@@ -403,6 +409,22 @@ def solve(
     search = _SolverRun(space, seed)
     first = None if space.lower_tight or not space.order.single else serial(space)
     return search.run(first, limit)
+
+
+def plan(
+    graph: Graph, hardware: Hardware, budget_bytes: int, *, limit: float, seed: int, largest: int
+) -> Plan:
+    """The plan of the policy ``optimal``: the one with the least makespan that :func:`solve` finds,
+    with what the solver has proved.
+
+    There may be a better one only where the bound of its ``proof`` is below its makespan, or it has
+    none. Raises the errors of :func:`solve`.
+    """
+    found = solve(graph, hardware, budget_bytes, limit=limit, seed=seed, largest=largest)
+    if not knows_all_starts(graph, hardware):
+        return found.plan
+    within = min(budget_bytes, hardware.device.capacity_bytes)
+    return replace(found.plan, proof=Proof(graph, hardware, within, found.bound_ns))
 
 
 class _SolverRun:

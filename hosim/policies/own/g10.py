@@ -345,15 +345,12 @@ class _G10:
             if length <= way.ns:
                 continue
             gone = self.down[way.tier].end_after(begin, way.down_ns)
-            if way.tier != fastest and gone > self._gone_alone(begin, way.down_ns):
+            gone_alone = bisect_left(self._instants, self._instants[begin] + way.down_ns)
+            if way.tier != fastest and gone > gone_alone:
                 delayed.append((way, gone))
             elif self._place_in(way, gap, gone):
                 return True
         return any(self._place_in(way, gap, gone) for way, gone in delayed)
-
-    def _gone_alone(self, begin: int, ns: int) -> int:
-        """The position behind the op in which an eviction ends on an idle channel."""
-        return bisect_left(self._instants, self._instants[begin] + ns)
 
     def _place_in(self, way: _WayBelow, gap: Gap, gone: int) -> bool:
         """Evict that way if slots and room allow it, and say whether they do; ``gone`` is the position

@@ -36,7 +36,7 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.schedule import Absence, between_uses, insert
-from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below
+from hosim.planner.schedule.tiers_below import FASTEST, TierSpace, read_placement, space_below
 from hosim.policies.own.layerwise import WEIGHTS, visits
 
 LATER = (BACKWARD, RECOMPUTE)
@@ -56,8 +56,7 @@ def plan(
 
     Raises :class:`InputError` for a graph with gradients that does not name its backward pass.
     """
-    residency = Plan(graph).residency(hardware.device_tier)
-    space = space_below(graph, hardware, residency, read_placement(placement, hardware))
+    space = _space(graph, hardware, placement)
     saved = sorted(_saved(graph, layers_ahead), key=lambda a: (a.after, a.tensor))
     left = activations * sum([graph.tensors[a.tensor].size_bytes for a in saved])
     absences = []
@@ -67,6 +66,12 @@ def plan(
         if tier is not None:
             absences.append(absence._replace(tier=tier))
     return insert(graph, hardware, "saved_activations", absences)
+
+
+def _space(graph: Graph, hardware: Hardware, placement: str) -> TierSpace:
+    """The room below, with all tensors at home."""
+    residency = Plan(graph).residency(hardware.device_tier)
+    return space_below(graph, hardware, residency, read_placement(placement, hardware))
 
 
 def saved_gaps(graph: Graph) -> Iterator[Gap]:
@@ -145,8 +150,7 @@ def pipeline_swap(
             f"expected a whole number of at least 2, got {least_gap}",
             where="policy pipeline_swap: least_gap",
         )
-    residency = Plan(graph).residency(hardware.device_tier)
-    space = space_below(graph, hardware, residency, read_placement(placement, hardware))
+    space = _space(graph, hardware, placement)
     runs, run_of = _passes(graph)
     sent = {t for op in graph.ops if op.message for t in op.uses}
     absences = []
@@ -218,8 +222,7 @@ def deepcompile(
     Raises :class:`InputError` for a graph with gradients that does not name its backward pass.
     """
     sizes = [tensor.size_bytes for tensor in graph.tensors]
-    residency = Plan(graph).residency(hardware.device_tier)
-    space = space_below(graph, hardware, residency, read_placement(placement, hardware))
+    space = _space(graph, hardware, placement)
     moved = []
     for gap in sorted(saved_gaps(graph), key=lambda gap: (-sizes[gap.tensor], gap.after)):
         t, last, back = gap.tensor, gap.after, gap.before - 1
