@@ -7,7 +7,7 @@ They are attributes of this package too, for functions that take policies as obj
 >>> hosim.policies.layerwise.parameters["layers_ahead"]
 1
 
-hosim's own are in :mod:`hosim.policies.own`, one a file.
+hosim's own are in :mod:`hosim.policies.own`, a family a file.
 """
 
 from __future__ import annotations

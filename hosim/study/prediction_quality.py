@@ -14,7 +14,8 @@ from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.planner.schedule import Fetch, Rule, plan_for
+from hosim.planner.schedule import plan_for
+from hosim.planner.schedule.experts import Fetch, Rule
 from hosim.policies.own import Deciding
 from hosim.result import Result, Transfer
 

@@ -32,7 +32,8 @@ from hosim.engine import replay
 from hosim.errors import HosimError
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.schedule import Fetch, plan_for
+from hosim.planner.schedule import plan_for
+from hosim.planner.schedule.experts import Fetch
 from hosim.policies import policy_named
 from hosim.policies.own import Deciding, freeze_runtime
 

@@ -25,7 +25,8 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Hardware
 from hosim.io.models import generate
-from hosim.planner.schedule import Fetch, Predictor, Rule, expert_table, plan_for
+from hosim.planner.schedule import plan_for
+from hosim.planner.schedule.experts import Fetch, Predictor, Rule, expert_table
 from hosim.policies import policy_named
 from hosim.policies.own import Deciding, as_started
 from hosim.result import Result

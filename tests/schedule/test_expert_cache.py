@@ -9,7 +9,7 @@ import pytest
 
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.data.expert_routing import realise, routed
-from hosim.planner.schedule import ExpertCache, Rule, expert_table
+from hosim.planner.schedule.experts import ExpertCache, Rule, expert_table
 
 
 @dataclass

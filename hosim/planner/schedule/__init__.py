@@ -7,20 +7,6 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.schedule.expert_cache import (
-        HOTTEST,
-        KEEPS,
-        LFU,
-        LRU,
-        PREDICTORS,
-        ExpertCache,
-        ExpertTable,
-        Fetch,
-        Predictor,
-        Rule,
-        expert_table,
-        hottest,
-    )
     from hosim.planner.schedule.forced_moves import (
         forced_moves,
         forced_tensors,
@@ -59,8 +45,6 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "expert_cache": "ExpertCache ExpertTable Fetch HOTTEST KEEPS LFU LRU PREDICTORS "
-            "Predictor Rule expert_table hottest",
             "forced_moves": "forced_moves forced_tensors planned_around starts_elsewhere",
             "idle_intervals": "Levels below_at_ends between_uses fits_from held_bytes take_away",
             "insertion": "Absence WriteBack insert tensor_moves",
@@ -72,10 +56,8 @@ else:
     )
 
 __all__ = [
-    "HOTTEST", "KEEPS", "LFU", "LRU", "PREDICTORS", "Absence", "DeviceStays", "ExpertCache",
-    "ExpertTable", "Fetch", "Levels", "Paging", "Predictor", "Rule", "Stays", "WriteBack",
-    "as_asked", "below_at_ends", "between_uses", "expert_table", "fits_from", "forced_moves",
-    "forced_tensors", "held_bytes", "hottest", "idle_parts_below", "insert", "kept_from_the_start",
-    "late_prefetches", "paging_plan", "plan_for", "planned_around", "planned_in_order_of_uses",
-    "starts_below", "starts_elsewhere", "take_away", "tensor_moves",
+    "Absence", "DeviceStays", "Levels", "Paging", "Stays", "WriteBack", "as_asked", "below_at_ends",
+    "between_uses", "fits_from", "forced_moves", "forced_tensors", "held_bytes", "idle_parts_below",
+    "insert", "kept_from_the_start", "late_prefetches", "paging_plan", "plan_for", "planned_around",
+    "planned_in_order_of_uses", "starts_below", "starts_elsewhere", "take_away", "tensor_moves",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""hosim's own policies, one a file; :mod:`hosim.policies.catalogue` lists them."""
+"""hosim's own policies, a family a file; :mod:`hosim.policies.catalogue` lists them."""
 
 from typing import TYPE_CHECKING
 

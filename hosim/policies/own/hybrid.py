@@ -4,7 +4,7 @@ What a gate chooses is unknown when a plan is made. So the tensors of conditiona
 (:mod:`hosim.data.expert_routing`) are left out of it: they start below, ``cache_bytes`` of the
 device tier are set apart for them, and ``hyperoffload`` plans the graph without them in what
 remains. Where everything fits, nothing is dynamic either. While the step runs,
-:mod:`hosim.planner.schedule.expert_cache` fetches and evicts them in that cache: what is predicted
+:mod:`hosim.planner.schedule.experts.expert_cache` fetches and evicts them in that cache: what is predicted
 before the gate has decided, what was mispredicted when it has. The machine's inspection time is
 spent at these decisions only.
 
@@ -28,7 +28,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.notes import CLAIRVOYANT, KNEW, ON_DEMAND, Note
 from hosim.planner import hyperoffload
-from hosim.planner.schedule import (
+from hosim.planner.schedule.experts import (
     HOTTEST,
     KEEPS,
     LFU,
@@ -59,7 +59,7 @@ __all__ = ["Deciding", "plan"]
 @dataclass(frozen=True)
 class Deciding:
     """The dynamic part of a plan: makes the
-    :class:`~hosim.planner.schedule.expert_cache.ExpertCache` of each replay.
+    :class:`~hosim.planner.schedule.experts.expert_cache.ExpertCache` of each replay.
 
     A replay appends what it prefetches to ``fetches``.
     """
