@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         held_bytes,
         take_away,
     )
+    from hosim.planner.schedule.idle_parts import as_asked, idle_parts_below
     from hosim.planner.schedule.insertion import (
         Absence,
         WriteBack,
@@ -28,12 +29,7 @@ if TYPE_CHECKING:
         tensor_moves,
     )
     from hosim.planner.schedule.late_prefetches import late_prefetches
-    from hosim.planner.schedule.order_of_uses import (
-        as_asked,
-        idle_parts_below,
-        plan_for,
-        planned_in_order_of_uses,
-    )
+    from hosim.planner.schedule.order_of_uses import plan_for, planned_in_order_of_uses
     from hosim.planner.schedule.paging import Paging, paging_plan
     from hosim.planner.schedule.stays import (
         DeviceStays,
@@ -47,9 +43,10 @@ else:
         {
             "forced_moves": "forced_moves forced_tensors planned_around starts_elsewhere",
             "idle_intervals": "Levels below_at_ends between_uses fits_from held_bytes take_away",
+            "idle_parts": "as_asked idle_parts_below",
             "insertion": "Absence WriteBack insert tensor_moves",
             "late_prefetches": "late_prefetches",
-            "order_of_uses": "as_asked idle_parts_below plan_for planned_in_order_of_uses",
+            "order_of_uses": "plan_for planned_in_order_of_uses",
             "paging": "Paging paging_plan",
             "stays": "DeviceStays Stays kept_from_the_start starts_below",
         },
