@@ -7,7 +7,7 @@ They are attributes of this package too, for functions that take policies as obj
 >>> hosim.policies.layerwise.parameters["layers_ahead"]
 1
 
-hosim's own are in :mod:`hosim.policies.own`, one a file.
+hosim's own are in :mod:`hosim.policies.own`, a family a file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,14 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.policies.catalogue import BUILT_IN
-    from hosim.policies.from_function import policy_of
     from hosim.policies.policy import Parameter, Policy, unknown_policy, written_settings
-    from hosim.policies.registry import GROUP, package_of, policy_named, policy_names
+    from hosim.policies.registry import (
+        GROUP,
+        package_of,
+        policy_named,
+        policy_names,
+        policy_of,
+    )
     from hosim.policies.strangers import PolicyError
 
     def __getattr__(name: str) -> Policy: ...
@@ -29,9 +34,8 @@ else:
         __name__,
         {
             "catalogue": "BUILT_IN",
-            "from_function": "policy_of",
             "policy": "Parameter Policy unknown_policy written_settings",
-            "registry": "GROUP package_of policy_named policy_names",
+            "registry": "GROUP package_of policy_named policy_names policy_of",
             "strangers": "PolicyError",
         },
     )

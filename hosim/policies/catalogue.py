@@ -128,7 +128,7 @@ BUILT_IN = (
     Policy(
         "flexgen",
         "offloads percentages of weights (in FlexGen's own order), cache and activations",
-        "hosim.policies.own.flexgen:plan",
+        "hosim.policies.own.static_split:flexgen",
         {
             "weights": WEIGHTS,
             "cache": CACHE,
@@ -167,7 +167,7 @@ BUILT_IN = (
         "deepcompile",
         "what the forward pass saves is offloaded, but for the largest of it that the peak leaves "
         "room for (DeepSpeed)",
-        "hosim.policies.own.deepcompile:plan",
+        "hosim.policies.own.saved_activations:deepcompile",
         {
             "margin": Parameter(0.1, "share", "how much of the budget is left free"),
             "smallest": Parameter(5 * 2**20, "size", "what is smaller stays"),
@@ -181,7 +181,7 @@ BUILT_IN = (
         "pipeline_swap",
         "what a micro-batch saves in a pipeline stage is offloaded while enough passes of others "
         "lie between (MindSpore)",
-        "hosim.policies.own.pipeline_swap:plan",
+        "hosim.policies.own.saved_activations:pipeline_swap",
         {
             "least_gap": Parameter(
                 4, "int", "passes from the forward to the backward pass of what moves"
@@ -250,7 +250,7 @@ BUILT_IN = (
         leaves_out="experts in demand on the device; deferred experts; memory of several sockets; "
         "the experts of a prompt on the device",
         elsewhere=_EXPERTS,
-        chooses="hosim.policies.own.ktransformers:placed",
+        chooses="hosim.policies.own.llama_cpp:experts_placed",
     ),
     Policy(
         "llama_cpp",
@@ -293,7 +293,7 @@ BUILT_IN = (
     Policy(
         "fsdp_offload",
         "FSDP with its shards (shards_home) and its optimizer (optimizer_on) on the CPU",
-        "hosim.policies.own.fsdp_offload:plan",
+        "hosim.policies.own.deepspeed:fsdp_offload",
         {
             "ops_ahead": Parameter(
                 4, "int", "ops of its stream by which a shard comes up before it is gathered"
@@ -308,7 +308,7 @@ BUILT_IN = (
     Policy(
         "optimal",
         "the exact optimum on small graphs (OR-tools CP-SAT; extra 'solver')",
-        "hosim.policies.own.exact_optimum:plan",
+        "hosim.planner.exact.solver:plan",
         {
             "limit": Parameter(
                 30.0,

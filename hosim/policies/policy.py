@@ -222,7 +222,7 @@ class Policy(InCells):
         What of it makes real runs slower than its replays, which every result says.
     other_processors
         Whether it plans for ops that run on other processors than the device by itself. If not, one
-        of hosim's own plans around them (:mod:`hosim.planner.schedule.around_processors`), unless it
+        of hosim's own plans around them (:mod:`hosim.planner.schedule.forced_moves`), unless it
         decides during the replay; all others refuse workloads that have some.
     elsewhere
         What the system computes beside the device, which the workload has to say

@@ -52,7 +52,7 @@ RULES_OF_THUMB = (
         "unified_memory",
         "reactive: fetch what an op touches with its neighbours in memory, evict what came first "
         "(CUDA unified memory)",
-        "hosim.policies.own.unified_memory:plan",
+        "hosim.policies.own.on_demand:unified_memory",
         {
             "block": Parameter(
                 2 * 2**20, "size", "bytes of memory that are fetched together; 0: none"
@@ -69,7 +69,7 @@ RULES_OF_THUMB = (
     Policy(
         "keep_first",
         "reactive: keep what is used first, fetch the rest for each use",
-        "hosim.policies.own.keep_first:plan",
+        "hosim.policies.own.on_demand:keep_first",
         {"placement": PLACEMENT},
         runtime=True,
         models="a runtime that evicts the most recently used",
@@ -206,14 +206,14 @@ RULES_OF_THUMB = (
     Policy(
         "longest_gap",
         "activations in the longest gaps first, until the peak fits (hyper-parallel)",
-        "hosim.policies.own.longest_gap:plan",
+        "hosim.policies.own.mindspore:longest_gap",
         {"placement": PLACEMENT},
         models="hyper-parallel's greedy planner",
     ),
     Policy(
         "belady",
         "reactive and clairvoyant: evict what is used farthest in the future",
-        "hosim.policies.own.belady:plan",
+        "hosim.policies.own.on_demand:belady",
         {"placement": PLACEMENT},
         runtime=True,
         foresees=True,

@@ -330,7 +330,7 @@ def test_proved_optima_bound_every_policy(number: int):
         assert result.makespan_ns is None or result.makespan_ns >= solution.makespan_ns
 
 
-def test_two_solves_are_identical_and_a_known_plan_changes_no_optimum():
+def test_two_solves_are_identical():
     drawn = instance(3)
     first, second = (checked(drawn.graph, drawn.hardware, drawn.budget_bytes) for _ in range(2))
     assert (first.plan, first.makespan_ns, first.bound_ns) == (
@@ -338,16 +338,13 @@ def test_two_solves_are_identical_and_a_known_plan_changes_no_optimum():
         second.makespan_ns,
         second.bound_ns,
     )
-    warm = checked(drawn.graph, drawn.hardware, drawn.budget_bytes, begin=first.plan)
-    assert (warm.makespan_ns, warm.proved) == (first.makespan_ns, first.proved)
 
 
 def test_the_limit_gives_the_best_so_far_and_a_true_bound():
     drawn = instance(3)
     exact = solve(drawn.graph, drawn.hardware, drawn.budget_bytes)
-    hasty = checked(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=0.001, begin=exact.plan)
-    assert hasty.makespan_ns == exact.makespan_ns
-    assert hasty.bound_ns <= exact.makespan_ns
+    hasty = checked(drawn.graph, drawn.hardware, drawn.budget_bytes, limit=0.01)
+    assert hasty.bound_ns <= exact.makespan_ns < hasty.makespan_ns
 
 
 def test_instances_are_what_they_say():

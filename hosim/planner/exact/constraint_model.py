@@ -17,7 +17,7 @@ A transfer may start at any time here, and an op wait, while a plan issues trans
 ops and the engine starts everything as soon as it can. So every replay is a solution of this
 program, and its optimum a lower bound on the makespan of any plan.
 :mod:`hosim.planner.exact.solver` makes the plan and replays it;
-:mod:`hosim.planner.exact.lazy_constraints` has what the engine's haste excludes. The redundant
+:mod:`hosim.planner.exact.haste` has what the engine's haste excludes. The redundant
 constraints of :mod:`hosim.planner.exact.redundant_constraints`, added next, make an optimum
 provable.
 """
@@ -31,8 +31,7 @@ from math import gcd
 from typing import Any
 
 from hosim.cache_plan import AT_START
-from hosim.planner.exact.decision_space import Movable, OptionalAbsence, Space
-from hosim.planner.exact.op_order import earliest_and_tails
+from hosim.planner.exact.decision_space import Movable, OptionalAbsence, Space, earliest_and_tails
 
 _LARGEST = 2**24
 """Capacity in model units at most: what is finer is rounded in favour of the plan, so that the
@@ -169,10 +168,6 @@ class Model:
     def units(self, size_bytes: int) -> int:
         """Bytes in units of the model, rounded in favour of the plan."""
         return size_bytes // self.unit
-
-    def stores_of(self, tensor: int) -> list[tuple[tuple[int, int, str], tuple[Any, Any]]]:
-        """((tensor, version, tier), (start, present)) of the stores of a tensor."""
-        return [(key, store) for key, store in self.stores.items() if key[0] == tensor]
 
     def shortest_store_ns(self, tensor: int) -> int:
         """Nanoseconds of a store of the tensor to the tier that takes the least time."""

@@ -19,7 +19,74 @@ from hosim.cache_plan import AT_START
 from hosim.errors import InputError
 from hosim.graph import Graph, Tensor
 from hosim.hardware import Hardware
-from hosim.planner.exact.op_order import OpOrder
+
+# -- the certain order of ops
+# --------------------------------------------------------------------------------------------------
+# The ops that have certainly ended when another one starts, whatever the timing: what several
+# streams leave of the listed order.
+#
+# On one stream it is the listed order. On several it follows from producers and from the order of
+# each stream (docs/contract.md, rule 1). Like all of the exact solver it shares no code with the
+# planner.
+
+
+class OpOrder:
+    """The certain order of a graph's ops; the number of ops stands for the end of the step."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.single = len(graph.streams) <= 1
+        self.count = len(graph.ops)
+        self._before: list[int] = []
+        self.direct: list[tuple[int, ...]] = []
+        last: dict[str, int] = {}
+        for i, op in enumerate(graph.ops):
+            direct = {*graph.producers[i]}
+            if op.stream in last:
+                direct.add(last[op.stream])
+            last[op.stream] = i
+            known = 0
+            for p in direct:
+                known |= self._before[p] | 1 << p
+            self._before.append(known)
+            self.direct.append(tuple(sorted(direct)))
+
+    def precedes(self, i: int, j: int) -> bool:
+        """Return whether op ``i`` has ended when op ``j`` starts, in every replay. :data:`AT_START`
+        precedes all, and all precede the end.
+        """
+        if i == AT_START or j >= self.count:
+            return i < self.count
+        return j != AT_START and bool(self._before[j] >> i & 1)
+
+    def ended_by(self, i: int, j: int) -> bool:
+        """Return whether op ``i`` has ended when op ``j`` has."""
+        return i == j or self.precedes(i, j)
+
+    def last(self, ops: Sequence[int]) -> list[int]:
+        """Those of ``ops`` that precede none of the others: when they have ended, all have."""
+        return [i for i in ops if not any(self.precedes(i, j) for j in ops)]
+
+    def first(self, ops: Sequence[int]) -> list[int]:
+        """Those of ``ops`` that none of the others precedes."""
+        return [i for i in ops if not any(self.precedes(j, i) for j in ops)]
+
+
+def earliest_and_tails(order: OpOrder, durations: Sequence[int]) -> tuple[list[int], list[int]]:
+    """By op, nanoseconds before which it cannot start, and nanoseconds that must pass after it has
+    ended, if nothing but ops counted.
+    """
+    earliest = [0] * order.count
+    tails = [0] * order.count
+    for i, direct in enumerate(order.direct):
+        earliest[i] = max((earliest[p] + durations[p] for p in direct), default=0)
+    for i in reversed(range(order.count)):
+        for p in order.direct[i]:
+            tails[p] = max(tails[p], tails[i] + durations[i])
+    return earliest, tails
+
+
+# -- decisions
+# --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +201,9 @@ class Space:
         """
         if a.after == AT_START:
             return [AT_START]
-        return self.order.ended_when_any(self.uses_before(a), range(a.after, a.before))
+        users, order = self.uses_before(a), self.order
+        places = range(a.after, a.before)
+        return order.first([x for x in places if all(order.ended_by(u, x) for u in users)])
 
     def inside(self, a: OptionalAbsence, i: int) -> bool:
         """Return whether op ``i`` lies between the uses around an absence, whatever the timing."""
@@ -355,14 +424,11 @@ def _movable(graph: Graph, t: int, home: str | None, device: str) -> Movable:
     for after, before in zip(places, [*places[1:], count], strict=True):
         if after != AT_START and t in graph.ops[after].writes:
             version += 1
-        if before < count:
-            reads = t in graph.ops[before].reads
+        if before < count or graph.survives[t]:
+            reads = before < count and t in graph.ops[before].reads
+            dead = before < count and not reads
             absences.append(
-                OptionalAbsence(t, after, before, version - (home is None), reads, not reads)
-            )
-        elif graph.survives[t]:
-            absences.append(
-                OptionalAbsence(t, after, count, version - (home is None), False, False)
+                OptionalAbsence(t, after, before, version - (home is None), reads, dead)
             )
     return Movable(
         tensor=t,

@@ -6,7 +6,7 @@ on these use no tensors. So what they use takes room only while an op of the dev
 moves by itself: where an op reads on one processor what an op on another one has written, a copy
 runs between the two, for as long as the copy takes alone, and on no channel. All else is as in the
 graph. So every replay is a solution of the model, which may delay ops and transfers; the haste of
-the engine (:mod:`hosim.planner.exact.prompt_starts`) is left out, as what waits for the copies that
+the engine (:mod:`hosim.planner.exact.haste`) is left out, as what waits for the copies that
 are left out would break it.
 """
 
@@ -22,10 +22,9 @@ from hosim.errors import InputError
 from hosim.graph import Graph, Op, Tensor
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import knows_all_starts, space_of
-from hosim.planner.exact.op_order import earliest_and_tails
+from hosim.planner.exact.decision_space import earliest_and_tails, knows_all_starts, space_of
+from hosim.planner.exact.exact_schedule import solve_model
 from hosim.planner.exact.redundant_constraints import add_redundant_constraints
-from hosim.planner.exact.solver_search import solve_model
 from hosim.processors import tier_of
 
 

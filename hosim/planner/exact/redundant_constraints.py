@@ -174,7 +174,9 @@ def _stored_by(model: Model, movable: Movable, version: int, j: int, at_start: L
     the step); None if there is none.
     """
     stores = [
-        present for (t, v, _), (_, present) in model.stores_of(movable.tensor) if v == version
+        present
+        for (t, v, _), (_, present) in model.stores.items()
+        if (t, v) == (movable.tensor, version)
     ]
     if not stores:
         return None

@@ -23,32 +23,41 @@ from typing import Any
 
 from hosim.analysis.costmodel import op_durations
 from hosim.analysis.verifying import verify
-from hosim.cache_plan import AT_START, STORE, Plan
+from hosim.cache_plan import AT_START, STORE, Plan, Proof
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.exact.constraint_model import Model
-from hosim.planner.exact.decision_space import JoinedTier, Movable, Space, space_of
+from hosim.planner.exact.decision_space import (
+    JoinedTier,
+    Movable,
+    Space,
+    knows_all_starts,
+    space_of,
+)
 from hosim.planner.exact.exact_schedule import (
     Placed,
     Schedule,
     SolverResult,
     StoreAt,
     TakenAbsence,
+    earliest,
+    hint,
     placed,
     plan_of,
+    solve_model,
 )
-from hosim.planner.exact.lazy_constraints import conflicts, forbid
-from hosim.planner.exact.prompt_starts import (
+from hosim.planner.exact.haste import (
     Delay,
     add_prompt_starts,
+    conflicts,
     delays,
+    forbid,
     forbid_delay,
     hurries,
 )
 from hosim.planner.exact.redundant_constraints import add_redundant_constraints
-from hosim.planner.exact.solver_search import earliest, hint, solve_model
 from hosim.result import Result, Timeline
 
 # -- warm start
@@ -374,13 +383,11 @@ def solve(
     limit: float = 30.0,
     seed: int = 0,
     largest: int = LARGEST,
-    begin: Plan | None = None,
 ) -> Solution:
     """The best plan within the budget that CP-SAT finds in ``limit`` deterministic seconds with one
     worker.
 
-    Equal arguments give equal plans. ``begin`` is a known plan to start from (its replay must be
-    feasible); the result is never worse. Raises :class:`InfeasibleError` if the solver proves that
+    Equal arguments give equal plans. Raises :class:`InfeasibleError` if the solver proves that
     nothing fits (or, saying so, finds nothing), and :class:`InputError` if OR-tools is missing, if
     the graph has more than ``largest`` possible absences, or for what the model does not know:
     channels that share bandwidth.
@@ -401,9 +408,23 @@ def solve(
         )
     search = _SolverRun(space, seed)
     first = None if space.lower_tight or not space.order.single else serial(space)
-    if begin is not None:
-        first = search.start_from(begin) or first
     return search.run(first, limit)
+
+
+def plan(
+    graph: Graph, hardware: Hardware, budget_bytes: int, *, limit: float, seed: int, largest: int
+) -> Plan:
+    """The plan of the policy ``optimal``: the one with the least makespan that :func:`solve` finds,
+    with what the solver has proved.
+
+    There may be a better one only where the bound of its ``proof`` is below its makespan, or it has
+    none. Raises the errors of :func:`solve`.
+    """
+    found = solve(graph, hardware, budget_bytes, limit=limit, seed=seed, largest=largest)
+    if not knows_all_starts(graph, hardware):
+        return found.plan
+    within = min(budget_bytes, hardware.device.capacity_bytes)
+    return replace(found.plan, proof=Proof(graph, hardware, within, found.bound_ns))
 
 
 class _SolverRun:
@@ -416,15 +437,6 @@ class _SolverRun:
         self.best_schedule: Schedule | None = None
         self.makespan = -1
         self.solver_s = 0.0
-
-    def start_from(self, plan: Plan) -> Schedule | None:
-        """Take a known plan as the best so far; its schedule, or None if it does not fit."""
-        result = replay(plan, self.space.hardware, self.space.capacity_bytes, record=True)
-        if not result.feasible or result.makespan_ns is None:
-            return None
-        self.best, self.makespan = replace(plan, policy="optimal"), result.makespan_ns
-        self.best_schedule = observed(self.space, plan, result)
-        return self.best_schedule
 
     def run(self, first: Schedule | None, limit: float) -> Solution:
         """Solve and replay; while the replay cannot follow, add what the engine would have done
@@ -539,9 +551,11 @@ class _SolverRun:
         plan = plan_of(self.space, schedule, order, "optimal")
         if verify(plan, self.space.hardware, self.space.capacity_bytes):
             return None
-        result = replay(plan, self.space.hardware, self.space.capacity_bytes)
+        within = self.space.hardware, self.space.capacity_bytes
+        result = replay(plan, *within)
         if not result.feasible or result.makespan_ns is None:
             return None
         if self.best is None or result.makespan_ns < self.makespan:
-            self.start_from(plan)
+            self.best, self.makespan = plan, result.makespan_ns
+            self.best_schedule = observed(self.space, plan, replay(plan, *within, record=True))
         return result.makespan_ns

@@ -17,7 +17,7 @@ an update that follows its gradient leaves room, whichever processor it runs on.
 
 What only ops of a tier's processor use, and what the workload leaves free, starts in that tier.
 Everything else about a plan for fixed processors is the policy's, with the moves that other
-processors force (:mod:`hosim.planner.schedule.around_processors`).
+processors force (:mod:`hosim.planner.schedule.forced_moves`).
 """
 
 from __future__ import annotations

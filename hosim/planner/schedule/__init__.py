@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.schedule.around_processors import planned_around
-    from hosim.planner.schedule.forced_moves import forced_moves, forced_tensors, starts_elsewhere
+    from hosim.planner.schedule.forced_moves import (
+        forced_moves,
+        forced_tensors,
+        planned_around,
+        starts_elsewhere,
+    )
     from hosim.planner.schedule.idle_intervals import (
         Levels,
         below_at_ends,
@@ -35,8 +39,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "around_processors": "planned_around",
-            "forced_moves": "forced_moves forced_tensors starts_elsewhere",
+            "forced_moves": "forced_moves forced_tensors planned_around starts_elsewhere",
             "idle_intervals": "Levels below_at_ends between_uses fits_from held_bytes take_away",
             "idle_parts": "as_asked idle_parts_below",
             "insertion": "Absence insert",
@@ -48,10 +51,8 @@ else:
     )
 
 __all__ = [
-    "Absence", "DeviceStays", "Levels", "Paging", "Stays", "as_asked",
-    "below_at_ends", "between_uses", "fits_from", "forced_moves", "forced_tensors",
-    "held_bytes", "idle_parts_below", "insert",
-    "kept_from_the_start", "late_prefetches", "paging_plan", "plan_for", "planned_around",
+    "Absence", "DeviceStays", "Levels", "Paging", "Stays", "as_asked", "below_at_ends",
+    "between_uses", "fits_from", "forced_moves", "forced_tensors", "held_bytes", "idle_parts_below",
+    "insert", "kept_from_the_start", "late_prefetches", "paging_plan", "plan_for", "planned_around",
     "planned_in_order_of_uses", "starts_below", "starts_elsewhere", "take_away",
-
 ]  # fmt: skip

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from heapq import heappop, heapreplace
 from typing import NamedTuple
 
 import numpy as np
@@ -60,17 +59,14 @@ from hosim.planner.schedule.tiers_below import (
     starts,
 )
 
+Nanoseconds = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Of each op."""
+
+Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
+"""Of ops, for each idle time."""
+
 Relief = np.ndarray[tuple[int], np.dtype[np.float64]]
-"""The relief of each idle time."""
-_NOTHING = (0.0, -1)
-"""Before all that have no relief."""
-
-_QUEUED, _LOOKS, _PART = 64, 24, 64
-"""Idle times with the most relief that wait in a queue, and looks at them after which all idle
-times are looked at anew: at least so many, and of many idle times one in ``_PART`` and a third of
-that, as to look at all of them takes the longer the more there are.
-"""
-
+"""Of each idle time."""
 
 PUBLISHED = "g10"
 """The placement as published: the slowest tier where no other transfer delays the eviction."""
@@ -163,108 +159,28 @@ class Slots:
         self._previous[i + 1] = i
 
 
-_Durations = np.ndarray[tuple[int], np.dtype[np.int64]]
-_Marks = np.ndarray[tuple[int], np.dtype[np.bool_]]
+def by_relief(
+    begins: Positions, ends: Positions, per_ns: Relief, over_ns: Nanoseconds
+) -> Iterator[int]:
+    """Idle times, the one with the most relief first, the first of equals, and none twice.
 
-
-class OverTime:
-    """Nanoseconds of the ops that are over the line, as sums over trees of ranges (Fenwick 1994);
-    ``count`` is how many ops are over.
+    Relief is ``per_ns`` for each nanosecond for which the line is exceeded between two positions of
+    ops, of which ``over_ns`` has those of each op. Whoever takes an idle time clears ``over_ns`` of
+    the ops that fit then, so that no relief rises: only the most is computed again.
     """
-
-    def __init__(self, durations: _Durations, over: _Marks) -> None:
-        self._over = over.copy()
-        self._times = durations.tolist()
-        self._over_ns = np.where(over, durations, 0)
-        self.count = int(over.sum())
-        sums, ends = self._sums_before(), np.arange(len(durations) + 1)
-        self._sums = (sums[ends] - sums[ends - (ends & -ends)]).tolist()
-
-    def _sums_before(self) -> _Durations:
-        return np.concatenate(([0], np.cumsum(self._over_ns)))
-
-    def within_each(self, begins: _Durations, ends: _Durations) -> _Durations:
-        """Return what :meth:`within` gives for each of many stretches."""
-        sums = self._sums_before()
-        return sums[ends] - sums[begins]
-
-    def within(self, begin: int, end: int) -> int:
-        """Nanoseconds over the line of the ops from ``begin`` up to ``end``, without that one."""
-        total, sums = 0, self._sums
-        while end > begin:
-            total += sums[end]
-            end &= end - 1
-        while begin > end:
-            total -= sums[begin]
-            begin &= begin - 1
-        return int(total)
-
-    def drop(self, begin: int, end: int, under: _Marks) -> None:
-        """Return, of the ops from ``begin`` up to ``end``, those that ``under`` marks are over the
-        line no more.
-        """
-        (fallen,) = np.nonzero(self._over[begin:end] & under)
-        self._over[begin:end] &= ~under
-        self._over_ns[begin:end][fallen] = 0
-        self.count -= len(fallen)
-        sums, size = self._sums, len(self._sums)
-        for i in (fallen + begin).tolist():
-            ns = self._times[i]
-            k = i + 1
-            while k < size:
-                sums[k] -= ns
-                k += k & -k
+    relief = _relief(begins, ends, per_ns, over_ns)
+    while len(relief) and relief[n := int(relief.argmax())] > 0:
+        if over_ns[begins[n] : ends[n]].sum() * per_ns[n] < relief[n]:
+            relief = np.where(relief > 0, _relief(begins, ends, per_ns, over_ns), 0)
+        else:
+            relief[n] = 0
+            yield n
 
 
-def _most_relief(relief: Relief, queued: int) -> tuple[list[tuple[float, int]], tuple[float, int]]:
-    """Those with the most relief above 0, the first of equals, as (less relief, position) in order;
-    and the first one that is left out.
-    """
-    least = float(np.partition(relief, -queued - 1)[-queued - 1]) if len(relief) > queued else 0.0
-    chosen = np.flatnonzero(relief > least).tolist()
-    if least > 0:
-        chosen += np.flatnonzero(relief == least)[: queued + 1 - len(chosen)].tolist()
-    found = sorted([(-float(relief[n]), n) for n in chosen])
-    return found, found.pop() if least > 0 else _NOTHING
-
-
-class IdleTimes:
-    """Idle times, the one with the most relief first. As ops come to fit no relief rises, so one
-    that was found once is an upper bound.
-    """
-
-    def __init__(self, found: Sequence[Gap], per_ns: Relief, above: OverTime) -> None:
-        self._begins = np.array([gap.after + 1 for gap in found], dtype=np.int64)
-        self._ends = np.array([gap.before for gap in found], dtype=np.int64)
-        self._per_ns = per_ns
-        self._above = above
-        self._queue: list[tuple[float, int]] = []
-        self._beside = _NOTHING
-        """The first of those that are not in the queue, by the relief that it had."""
-        self._looks = 0
-        self._queued = max(_QUEUED, len(found) // _PART)
-        self._most_looks = max(_LOOKS, len(found) // _PART // 3)
-
-    def pop(self) -> int | None:
-        """The one with the most relief, which is not had again; None if none has any."""
-        while True:
-            if not self._queue or self._queue[0] >= self._beside or self._looks > self._most_looks:
-                self._queue, self._beside = _most_relief(
-                    self._above.within_each(self._begins, self._ends) * self._per_ns, self._queued
-                )
-                self._looks = 0
-                if not self._queue:
-                    return None
-            known, n = self._queue[0]
-            present = -self._above.within(int(self._begins[n]), int(self._ends[n])) * float(
-                self._per_ns[n]
-            )
-            if present == known:
-                heappop(self._queue)
-                self._per_ns[n] = 0
-                return n
-            heapreplace(self._queue, (present, n))
-            self._looks += 1
+def _relief(begins: Positions, ends: Positions, per_ns: Relief, over_ns: Nanoseconds) -> Relief:
+    before = np.concatenate(([0], np.cumsum(over_ns)))
+    relief: Relief = (before[ends] - before[begins]) * per_ns
+    return relief
 
 
 class _WayBelow(NamedTuple):
@@ -350,18 +266,16 @@ class _G10:
         """
         found = list(self._idle_times()) if self.tiers else []
         nearest = self.tiers[0].name if self.tiers else ""
+        begins = np.array([gap.after + 1 for gap in found], dtype=np.int64)
+        ends = np.array([gap.before for gap in found], dtype=np.int64)
         per_ns = np.array(
             [self.sizes[gap.tensor] / (self._ways(gap.tensor)[nearest].ns or 1) for gap in found]
         )
-        above = OverTime(self.durations, self.held > self.line)
-        idle = IdleTimes(found, per_ns, above)
-        while above.count:
-            n = idle.pop()
-            if n is None:
-                return
+        over_ns = np.where(self.held > self.line, self.durations, 0)
+        for n in by_relief(begins, ends, per_ns, over_ns):
             if self._place(found[n]):
-                a, b = found[n].after + 1, found[n].before
-                above.drop(a, b, self.held[a:b] <= self.line)
+                inside = slice(begins[n], ends[n])
+                over_ns[inside][self.held[inside] <= self.line] = 0
 
     def fits(self) -> bool:
         """Return whether no op is over the line by the account so far."""
@@ -431,15 +345,12 @@ class _G10:
             if length <= way.ns:
                 continue
             gone = self.down[way.tier].end_after(begin, way.down_ns)
-            if way.tier != fastest and gone > self._gone_alone(begin, way.down_ns):
+            gone_alone = bisect_left(self._instants, self._instants[begin] + way.down_ns)
+            if way.tier != fastest and gone > gone_alone:
                 delayed.append((way, gone))
             elif self._place_in(way, gap, gone):
                 return True
         return any(self._place_in(way, gap, gone) for way, gone in delayed)
-
-    def _gone_alone(self, begin: int, ns: int) -> int:
-        """The position behind the op in which an eviction ends on an idle channel."""
-        return bisect_left(self._instants, self._instants[begin] + ns)
 
     def _place_in(self, way: _WayBelow, gap: Gap, gone: int) -> bool:
         """Evict that way if slots and room allow it, and say whether they do; ``gone`` is the position

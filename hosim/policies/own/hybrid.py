@@ -16,7 +16,7 @@ graph without routing has nothing dynamic: its plan is ``hyperoffload``'s.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hosim.analysis import homes_below, static_peak
@@ -135,7 +135,9 @@ def plan(
             continue
         result = replay(found, hardware, budget_bytes - cache, record=True)
         hot = (
-            hottest(dynamic, _bytes(graph, homes), cache - sizes.decision)
+            hottest(
+                dynamic, {t: graph.tensors[t].size_bytes for t in homes}, cache - sizes.decision
+            )
             if keeps == HOTTEST
             else ()
         )
@@ -152,10 +154,6 @@ def _check_cache(cache_bytes: int, used_bytes: int) -> None:
             f"an op uses {human_size(used_bytes)} ({used_bytes} B) of experts, which the cache of "
             f"{human_size(cache_bytes)} cannot hold: give hybrid cache_bytes of at least that"
         )
-
-
-def _bytes(graph: Graph, tensors: Iterable[int]) -> dict[int, int]:
-    return {t: graph.tensors[t].size_bytes for t in tensors}
 
 
 def _with_experts(

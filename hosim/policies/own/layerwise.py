@@ -40,9 +40,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
+from operator import itemgetter
 
 from hosim.analysis import homes_below
 from hosim.cache_plan import AT_START, Plan
@@ -67,6 +68,10 @@ class LayerVisit:
     first: int
     last: int
     tensors: frozenset[int]
+
+
+_Use = tuple[object, int, list[int]]
+"""A layer or batch, an op, and what that uses of it."""
 
 
 def plan(
@@ -130,7 +135,7 @@ def states_below(
     placement: str = FASTEST,
 ) -> Plan:
     """The plan of ``zero_offload``."""
-    # planned around, updates on the CPU use no tensors (hosim.planner.schedule.around_processors)
+    # planned around, updates on the CPU use no tensors (hosim.planner.schedule.forced_moves)
     on_cpu = any([op.kind == "optimizer" and not op.uses for op in graph.ops])
     return plan(
         graph,
@@ -168,24 +173,28 @@ def _batches(graph: Graph, streamed: set[int], times: int) -> list[LayerVisit]:
     """The ops that use what is streamed, in so many runs of about equal bytes. An empty visit at the
     first op comes before them: a batch comes up when the visit before its own begins.
     """
-    total = sum([graph.tensors[t].size_bytes for t in streamed])
-    found: list[tuple[int, LayerVisit]] = []
+    sizes = {t: graph.tensors[t].size_bytes for t in streamed}
+    total = sum(sizes.values())
+    numbered: list[_Use] = []
     seen: set[int] = set()
     before = 0
     for i, op in enumerate(graph.ops):
-        used = frozenset(t for t in op.uses if t in streamed)
-        if not used:
-            continue
-        number = before * times // max(1, total)
-        before += sum([graph.tensors[t].size_bytes for t in used - seen])
-        seen |= used
-        if found and found[-1][0] == number:
-            _, visit = found.pop()
-            found.append((number, LayerVisit(visit.first, i, visit.tensors | used)))
-        else:
-            found.append((number, LayerVisit(i, i, used)))
-    batches = [visit for _, visit in found]
+        used = [t for t in op.uses if t in streamed]
+        if used:
+            numbered.append((before * times // max(1, total), i, used))
+            before += sum([sizes[t] for t in set(used) - seen])
+            seen.update(used)
+    batches = _runs(numbered)
     return [*[LayerVisit(v.first, v.first, frozenset()) for v in batches[:1]], *batches]
+
+
+def _runs(uses: Iterable[_Use]) -> list[LayerVisit]:
+    """A visit for each run of uses of one layer or batch."""
+    found = []
+    for _, run in groupby(uses, key=itemgetter(0)):
+        _, ops, used = zip(*run, strict=True)
+        found.append(LayerVisit(ops[0], ops[-1], frozenset(chain(*used))))
+    return found
 
 
 def _kinds(text: str) -> frozenset[str]:
@@ -231,22 +240,14 @@ def _begin(visited: Sequence[LayerVisit], v: int) -> int:
 def visits(graph: Graph, streamed: set[int]) -> list[LayerVisit]:
     """The runs of ops within one layer, in listed order."""
     layers = layers_of(graph, streamed)
-    found: list[LayerVisit] = []
-    current: str | None = None
-    first = last = AT_START
-    used: set[int] = set()
+    uses: list[_Use] = []
     for i, op in enumerate(graph.ops):
-        mine = [t for t in op.uses if t in streamed]
-        for layer in dict.fromkeys([layers[t] for t in mine]):
-            if layer != current:
-                if current is not None:
-                    found.append(LayerVisit(first, last, frozenset(used)))
-                current, first, used = layer, i, set()
-            used.update(t for t in mine if layers[t] == layer)
-            last = i
-    if current is not None:
-        found.append(LayerVisit(first, last, frozenset(used)))
-    return found
+        by_layer: dict[str, list[int]] = {}
+        for t in op.uses:
+            if t in streamed:
+                by_layer.setdefault(layers[t], []).append(t)
+        uses += [(layer, i, used) for layer, used in by_layer.items()]
+    return _runs(uses)
 
 
 def layers_of(graph: Graph, streamed: set[int]) -> Mapping[int, str]:

@@ -35,9 +35,8 @@ a tenth of the published 40 GiB: so it is a tenth here, too.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import accumulate
 from typing import Any
 
@@ -45,7 +44,7 @@ import numpy as np
 
 from hosim.analysis import Gap
 from hosim.analysis.costmodel import op_durations
-from hosim.cache_plan import Plan
+from hosim.cache_plan import AT_START, Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.schedule import (
@@ -57,7 +56,13 @@ from hosim.planner.schedule import (
     insert,
     take_away,
 )
-from hosim.planner.schedule.tiers_below import FASTEST, read_placement, space_below, starts
+from hosim.planner.schedule.tiers_below import (
+    FASTEST,
+    TierSpace,
+    read_placement,
+    space_below,
+    starts,
+)
 
 
 def distance(
@@ -72,9 +77,7 @@ def distance(
     placement: str = FASTEST,
 ) -> Plan:
     """The plan. O(uses + candidates log candidates)."""
-    rule = read_placement(placement, hardware)
-    initial = starts(graph, hardware, budget_bytes, rule)
-    residency = Plan(graph, initial=initial).residency(hardware.device_tier)
+    initial, residency, space = _started(graph, hardware, budget_bytes, placement)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
     found = [
         gap
@@ -82,13 +85,22 @@ def distance(
         if gap.before - gap.after >= select_distance
     ]
     found.sort(key=lambda gap: (gap.after - gap.before, -sizes[gap.tensor], gap.after, gap.before))
-    space = space_below(graph, hardware, residency, rule)
     absences = []
     for gap in (*below_at_ends(graph, residency, hardware.device_tier), *found[:select_num]):
         tier = space.place(gap.tensor, gap.after)
         if tier is not None:
             absences.append(at_distance(gap, tier, prefetch_distance, release_distance))
     return insert(graph, hardware, "distance", absences, initial)
+
+
+def _started(
+    graph: Graph, hardware: Hardware, budget_bytes: int, placement: str
+) -> tuple[dict[int, tuple[str, ...]], Mapping[int, tuple[str, ...]], TierSpace]:
+    """The tiers of what does not start at home, those of every tensor, and the room below."""
+    rule = read_placement(placement, hardware)
+    initial = starts(graph, hardware, budget_bytes, rule)
+    residency = Plan(graph, initial=initial).residency(hardware.device_tier)
+    return initial, residency, space_below(graph, hardware, residency, rule)
 
 
 def not_in_place(graph: Graph) -> Iterable[int]:
@@ -142,10 +154,7 @@ def memory_peak(graph: Graph, hardware: Hardware, budget_bytes: int, **settings:
     most = budget_bytes if asked.max_device_memory is None else asked.max_device_memory
     headroom = asked.peak_modeled_headroom_bytes
     headroom = most // 10 if headroom is None else headroom
-    rule = read_placement(asked.placement, hardware)
-    initial = starts(graph, hardware, budget_bytes, rule)
-    residency = Plan(graph, initial=initial).residency(hardware.device_tier)
-    space = space_below(graph, hardware, residency, rule)
+    initial, residency, space = _started(graph, hardware, budget_bytes, asked.placement)
     clock = _KernelClock(graph, hardware, asked.default_kernel_time_us)
     sizes = [tensor.size_bytes for tensor in graph.tensors]
 
@@ -179,6 +188,10 @@ def memory_peak(graph: Graph, hardware: Hardware, budget_bytes: int, **settings:
             take_away(held, graph, absences[-1])
             scores.take(best)
     return insert(graph, hardware, "memory_peak", absences, initial)
+
+
+_Candidates = np.ndarray[tuple[int], np.dtype[np.int64]]
+_Scored = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 
 class _KernelClock:
@@ -225,65 +238,110 @@ class _Scores:
         self._weights = weights
 
     def taken(self, held: Levels, most: int) -> Iterator[int]:
-        """Candidates that cover the peak of what is ``held``, the best first, while that exceeds
-        ``most`` bytes and some cover it; whoever takes one changes what is held.
+        """Candidates that cover the peak of what is ``held``, the best first and the first one of
+        equals, while that exceeds ``most`` bytes and some cover it; whoever takes one changes what
+        is held.
         """
-        while len(held):
+        while held.max(initial=most) > most:
             peak = int(held.argmax())
-            ranked = self.ranked(peak)
-            while held[peak] > most and (best := next(ranked, None)) is not None:
-                yield best
-            if held[peak] > most or held.max() <= most:
-                return  # "the peak could not be reduced", or all fits
+            (covering,) = np.nonzero(self._open & (self._release < peak) & (self._prefetch >= peak))
+            plain = self._plain(covering, peak)
+            while held[peak] > most:
+                if not len(covering):
+                    return  # "the peak could not be reduced"
+                best = int((self._penalty(covering) - plain).argmin())
+                self._open[covering[best]] = False
+                yield int(covering[best])
+                covering, plain = np.delete(covering, best), np.delete(plain, best)
 
-    def ranked(self, peak: int) -> Iterator[int]:
-        """The candidates whose absences cover op ``peak``, best score first, the first one of
-        equals; each is had once.
-
-        What is taken meanwhile lowers the scores of those near it, never raises one: so one that is
-        the best by its present score before all others by their earlier ones is the best.
-        """
-        (covering,) = np.nonzero(self._open & (self._release < peak) & (self._prefetch >= peak))
-        if not len(covering):
-            return
-        release, prefetch = self._release[covering], self._prefetch[covering]
+    def _plain(self, covering: _Candidates, peak: int) -> _Scored:
+        """The scores of candidates that cover the peak, without the penalty."""
         plain = np.zeros(len(covering))
-        for weight, term in zip(
-            self._weights, (self._size[covering], peak - release, prefetch - peak), strict=False
-        ):
-            plain += weight * term / max(term.max(), 1)
-        order = np.argsort(-plain, kind="stable")
-        queue: list[tuple[float, int, int]] = []
-        n = 0
-        while queue or n < len(order):
-            while n < len(order) and (not queue or -plain[order[n]] <= queue[0][0]):
-                k = int(order[n])
-                heappush(
-                    queue, (self._penalty(int(covering[k])) - float(plain[k]), int(covering[k]), k)
-                )
-                n += 1
-            _, candidate, k = heappop(queue)
-            present = self._penalty(candidate) - float(plain[k])
-            if (queue and (present, candidate) > queue[0][:2]) or (
-                n < len(order) and -plain[order[n]] < present
-            ):
-                heappush(queue, (present, candidate, k))
-                continue
-            self._open[candidate] = False
-            yield candidate
-
-    def _penalty(self, candidate: int) -> float:
-        """w4 times the transfers of gaps taken so far that begin near this one's, per op that
-        counts as near.
-        """
-        places = self._release[candidate] + 1, self._prefetch[candidate] + 1
-        return (
-            self._weights[3]
-            * float(self._crowd[places[0]] + self._crowd[places[1]])
-            / (2 * (2 * self._near + 1))
+        terms = (
+            self._size[covering],
+            peak - self._release[covering],
+            self._prefetch[covering] - peak,
         )
+        for weight, term in zip(self._weights, terms, strict=False):
+            plain += weight * term / term.max(initial=1)
+        return plain
+
+    def _penalty(self, candidates: _Candidates) -> _Scored:
+        """w4 times the transfers of gaps taken so far that begin near those of each candidate, per
+        op that counts as near.
+        """
+        begun = (
+            self._crowd[self._release[candidates] + 1] + self._crowd[self._prefetch[candidates] + 1]
+        )
+        penalty: _Scored = self._weights[3] * begun / (2 * (2 * self._near + 1))
+        return penalty
 
     def take(self, candidate: int) -> None:
         """It is taken: those near it are penalized from now on."""
         for place in (int(self._release[candidate]) + 1, int(self._prefetch[candidate]) + 1):
             self._crowd[max(0, place - self._near) : place + self._near + 1] += 1
+
+
+# -- longest gap
+# --------------------------------------------------------------------------------------------------
+# ``longest_gap``: activations in the longest gaps first until the peak fits, hyper-parallel's
+# greedy planner.
+#
+# Source: github mindspore-ai/hyper-parallel (Apache-2.0), its activation residency planner. The rule
+# as published: candidates are the gaps between adjacent accesses of an activation with at least one
+# op inside; sorted by (length in ops, bytes, earlier release), the largest first; one is taken only
+# if it covers an op that is over budget; its bytes are then subtracted over its inside; it stops when
+# the peak fits. The copy down starts after the latest write at or before the release, the copy up
+# just before the op that needs it, with no lead.
+#
+# Our reading: the budget is the whole device tier's, so the account of ops over budget holds
+# parameters and workspaces too. Everything else stays where it is at home, unless what is at home in
+# the device tier does not fit there at the step's start or end: then all of that starts below and
+# comes up just before its first use.
+
+
+def longest_gap(
+    graph: Graph, hardware: Hardware, budget_bytes: int, *, placement: str = FASTEST
+) -> Plan:
+    """The plan. O(candidates log candidates) steps, each along its gap."""
+    initial, residency, space = _started(graph, hardware, budget_bytes, placement)
+    held = held_bytes(graph, hardware.device_tier)
+    absences = []
+    for gap in below_at_ends(graph, residency, hardware.device_tier):
+        absence = _absence(gap, residency[gap.tensor][0])
+        take_away(held, graph, absence)
+        absences.append(absence)
+    sizes = [tensor.size_bytes for tensor in graph.tensors]
+    found = list(
+        between_uses(
+            graph,
+            (
+                t
+                for t, tensor in enumerate(graph.tensors)
+                if tensor.kind == "activation" and tensor.size_bytes
+            ),
+        )
+    )
+    found.sort(key=lambda gap: (gap.after - gap.before, -sizes[gap.tensor], gap.after))
+    peak = held.max(initial=budget_bytes)
+    for gap in found:
+        if peak <= budget_bytes:
+            break
+        if held[gap.after + 1 : gap.before].max() <= budget_bytes:
+            continue
+        tier = space.place(gap.tensor, gap.after)
+        if tier is None:
+            continue
+        absence = _absence(gap, tier)
+        take_away(held, graph, absence)
+        peak = held.max()
+        absences.append(absence)
+    return insert(graph, hardware, "longest_gap", absences, initial)
+
+
+def _absence(gap: Gap, tier: str) -> Absence:
+    """Stored after the latest write, released at the last use, back just before the next one."""
+    store = gap.after if gap.written == AT_START else gap.written
+    return Absence(
+        gap.tensor, gap.after, gap.before, store, gap.after, max(gap.before - 1, AT_START), tier
+    )

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.schedule.tiers_below.even_spread import LARGE, evenly_spread, usual_size
     from hosim.planner.schedule.tiers_below.lower_tiers import (
         LowerTier,
         Route,
@@ -33,22 +32,24 @@ if TYPE_CHECKING:
     )
     from hosim.planner.schedule.tiers_below.shares_below import (
         EVEN,
+        LARGE,
         LAST,
         Choose,
+        evenly_spread,
         part,
         tensors_below,
+        usual_size,
     )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "even_spread": "LARGE evenly_spread usual_size",
             "lower_tiers": "LowerTier Route copies_along fastest_tiers has_hops known_routes "
             "nearest_tiers route space_below starts",
             "placement": "BALANCED BY_KIND FASTEST NEAREST PLACEMENTS PLANNED Placement TierSpace "
             "check_kind planned_placement "
             "read_placement",
-            "shares_below": "Choose EVEN LAST part tensors_below",
+            "shares_below": "Choose EVEN LARGE LAST evenly_spread part tensors_below usual_size",
         },
     )
 
