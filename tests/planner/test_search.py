@@ -195,6 +195,24 @@ def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
     assert watch.search.work.done <= most + 3 * needs
 
 
+def test_who_keeps_no_promise_does_not_take_the_work_of_others() -> None:
+    """An arm promises half of the time at each step, takes a 40th of the work, and brings
+    nothing.
+    """
+    case, steps = instance(3, 31), []
+
+    def promising(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
+        while True:
+            steps.append(search.work.done)
+            search.work.done += search.block
+            yield lambda: search.best and search.best.outcome.cost.makespan_ns / 2
+
+    without = watched(case.graph, case.hardware, case.budget_bytes)
+    search(case.graph, case.hardware, case.budget_bytes, arms=[promising])
+    assert without.work.done > without.whole // 2
+    assert 2 < len(steps) < 20
+
+
 # -- what is returned
 # ------------------------------------------------------------------------------------------
 

@@ -170,6 +170,7 @@ class _Arm(ABC):
     def __init__(self, search: Search) -> None:
         self.search = search
         self._gained, self._spent = search.hoped, float(search.block)
+        self._kept = self._promised = 1.0
         self._said: Promise | None = None
 
     @property
@@ -178,14 +179,30 @@ class _Arm(ABC):
         return self.search.best
 
     @property
+    def takes_ns(self) -> int | None:
+        """Return the makespan of the plan that it goes on from; None where none fits."""
+        found = self.found
+        return (
+            None
+            if found is None or found.outcome.cost.infeasible
+            else found.outcome.cost.makespan_ns
+        )
+
+    @property
     def rate(self) -> float:
         """The part of a makespan that a unit of its work gains; what it did lately counts most."""
         return self._gained / max(1.0, self._spent)
 
     @property
     def said_ns(self) -> float | None:
-        """The makespan that its next step promises, if it says so."""
-        return None if self._said is None else self._said()
+        """The makespan that its next step promises, if it says so: as much more than it says as it
+        lately kept less than it had promised.
+        """
+        said_ns = None if self._said is None else self._said()
+        takes_ns = self.takes_ns
+        if said_ns is None or takes_ns is None:
+            return said_ns
+        return takes_ns - max(0.0, takes_ns - said_ns) * self._kept / self._promised
 
     @property
     @abstractmethod
@@ -196,19 +213,24 @@ class _Arm(ABC):
         """The makespan to be expected after so much work; where nothing fits yet, what only ranks
         arms.
         """
-        found = self.found
-        if found is None or found.outcome.cost.infeasible:
+        takes_ns = self.takes_ns
+        if takes_ns is None:
             return 1 - self.rate * work
-        return max(found.outcome.cost.makespan_ns * (1 - self.rate * work), self.least_ns)
+        return max(takes_ns * (1 - self.rate * work), self.least_ns)
 
     def step(self) -> bool:
         """One piece of work; says whether there may be more."""
         before, begun, said = self.found, self.search.work.done, self.said_ns
-        more = self.go_on()
-        if before is None or said is not None:  # neither shows what more of it gains
+        more, gained = self.go_on(), _gain(before, self.found)
+        if before is None:  # it does not show what more of it gains
             return more
-        self._gained = self._gained * _FORGET + _gain(before, self.found)
-        self._spent = self._spent * _FORGET + self.search.work.done - begun
+        if said is None:
+            self._gained = self._gained * _FORGET + gained
+            self._spent = self._spent * _FORGET + self.search.work.done - begun
+        elif not before.outcome.cost.infeasible:
+            hoped = max(_SHARE, 1 - said / max(1, before.outcome.cost.makespan_ns))
+            self._kept = self._kept * _FORGET + min(1.0, gained / hoped)
+            self._promised = self._promised * _FORGET + 1
         return more
 
     @abstractmethod
@@ -506,7 +528,7 @@ class Search:
             planned = self.plain if self.best is None else self.best.planned
             if planned not in asked:
                 asked.append(planned)
-                first += [_Bringing(self, arm, planned) for arm in of_each]
+                first = [*[_Bringing(self, arm, planned) for arm in of_each], *first]
                 behind += [_Bringing(self, arm, planned) for arm in later]
             arms_left, left = [*first, *self.pool, *behind], limit - self.work.done
             if not any([self._pays(arm, left) for arm in arms_left]):
