@@ -134,17 +134,6 @@ def test_what_was_weighed_first_is_swept_whatever_is_expected_of_it(monkeypatch)
     assert (len(tried), promise()) == (1, None)
 
 
-def test_what_promises_nothing_is_not_swept_once_all_is_weighed(monkeypatch):
-    """The plan in hand takes no longer than the ops."""
-    graph = training(6)
-    search = Search(graph, machine(), static_peak(graph).bytes * 4 // 5, "toy", 0, replay)
-    swept(search, search.plain, stretched(search.plain))
-    steps = rewriting(True, True)(search, search.plain)
-    promises = [next(steps)() for _ in range(5)]
-    assert promises[0] is None
-    assert promises[-1] >= search.plain.problem.horizon_ns
-
-
 def test_what_64_bits_cannot_add_up_is_planned_as_it_is():
     b = GraphBuilder("huge")
     b.op("f", "op", outputs=[b.tensor("a", 2**61)], duration_ns=1)

@@ -171,6 +171,7 @@ class _Arm(ABC):
         self.search = search
         self._gained, self._spent = search.hoped, float(search.block)
         self._kept = self._promised = 1.0
+        self._begins = False
         self._said: Promise | None = None
 
     @property
@@ -222,7 +223,8 @@ class _Arm(ABC):
         """One piece of work; says whether there may be more."""
         before, begun, said = self.found, self.search.work.done, self.said_ns
         more, gained = self.go_on(), _gain(before, self.found)
-        if before is None:  # it does not show what more of it gains
+        begins, self._begins = self._begins, False
+        if before is None or begins:  # that does not show what more of it gains
             return more
         if said is None:
             self._gained = self._gained * _FORGET + gained
@@ -240,12 +242,13 @@ class _Arm(ABC):
 
 class _Bringing(_Arm):
     """An arm that brings plans of its own; what it says about its next step is what that
-    promises.
+    promises. If not ``bound`` they are for other graphs: the first one is compared with the first
+    plan for the graph as it is, which anything may beat.
     """
 
     def __init__(self, search: Search, arm: Arm, planned: PlannedGraph, bound: bool = True) -> None:
         super().__init__(search)
-        self._planned, self._bound = planned, bound
+        self._planned, self._bound, self._begins = planned, bound, not bound
         self._steps = arm(search, planned)
 
     @property

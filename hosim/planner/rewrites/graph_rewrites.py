@@ -355,7 +355,7 @@ class _Rewrites:
                 return
             begun = bool(self._swept)  # what was weighed first is no use without its plan
             if begun:
-                yield partial(self._promised_ns, variant, orders_left)
+                yield partial(self._promised_ns, variant, orders_left is True)
             pays = not begun or orders_left is None or self._promised_ns(variant) is not None
             if variant is not None and pays:
                 self._sweep(variant)
@@ -424,12 +424,10 @@ class _Rewrites:
         takes_ns, expected_ns = min(swept, default=(inf, 1.0))
         return variant.expected_ns * (takes_ns / expected_ns if takes_ns < inf else 1.0)
 
-    def _promised_ns(
-        self, variant: Variant | None, orders_left: bool | None = False
-    ) -> float | None:
+    def _promised_ns(self, variant: Variant | None, orders_left: bool = False) -> float | None:
         """What a variant promises: as much less than its estimate as the best plan takes less than
         its sweep's; and what an order promises that is not known yet: as little as is expected in
-        others. None if that does not pay and others can be weighed.
+        others. None if that does not pay.
         """
         best = self._search.best
         here = None if best is None else self._planned.get(best.planned)
@@ -438,8 +436,7 @@ class _Rewrites:
             promised_ns *= best.outcome.cost.makespan_ns / self._swept[here]
         if orders_left:
             promised_ns = min([promised_ns, *[known.expected_ns for known in self._known.values()]])
-        pays = self._search.nothing_fits or self._search.pays(promised_ns)
-        return promised_ns if pays or orders_left is None else None
+        return promised_ns if self._search.nothing_fits or self._search.pays(promised_ns) else None
 
     def _sweep(self, variant: Variant) -> None:
         """Offer the plan of a sweep."""
