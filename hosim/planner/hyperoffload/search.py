@@ -170,8 +170,7 @@ class _Arm(ABC):
     def __init__(self, search: Search) -> None:
         self.search = search
         self._gained, self._spent = search.hoped, float(search.block)
-        self._kept = self._promised = 1.0
-        self._begins = False
+        self._kept, self._promised, self._begins = 1.0, 1.0, False
         self._said: Promise | None = None
 
     @property
@@ -180,30 +179,14 @@ class _Arm(ABC):
         return self.search.best
 
     @property
-    def takes_ns(self) -> int | None:
-        """Return the makespan of the plan that it goes on from; None where none fits."""
-        found = self.found
-        return (
-            None
-            if found is None or found.outcome.cost.infeasible
-            else found.outcome.cost.makespan_ns
-        )
-
-    @property
     def rate(self) -> float:
         """The part of a makespan that a unit of its work gains; what it did lately counts most."""
         return self._gained / max(1.0, self._spent)
 
     @property
     def said_ns(self) -> float | None:
-        """The makespan that its next step promises, if it says so: as much more than it says as it
-        lately kept less than it had promised.
-        """
-        said_ns = None if self._said is None else self._said()
-        takes_ns = self.takes_ns
-        if said_ns is None or takes_ns is None:
-            return said_ns
-        return takes_ns - max(0.0, takes_ns - said_ns) * self._kept / self._promised
+        """The makespan that its next step promises, if it says so."""
+        return None if self._said is None else self._said()
 
     @property
     @abstractmethod
@@ -214,10 +197,10 @@ class _Arm(ABC):
         """The makespan to be expected after so much work; where nothing fits yet, what only ranks
         arms.
         """
-        takes_ns = self.takes_ns
-        if takes_ns is None:
+        found = self.found
+        if found is None or found.outcome.cost.infeasible:
             return 1 - self.rate * work
-        return max(takes_ns * (1 - self.rate * work), self.least_ns)
+        return max(found.outcome.cost.makespan_ns * (1 - self.rate * work), self.least_ns)
 
     def step(self) -> bool:
         """One piece of work; says whether there may be more."""
@@ -227,12 +210,16 @@ class _Arm(ABC):
         if before is None or begins:  # that does not show what more of it gains
             return more
         if said is None:
-            self._gained = self._gained * _FORGET + gained
-            self._spent = self._spent * _FORGET + self.search.work.done - begun
+            self._gained, self._spent = (
+                self._gained * _FORGET + gained,
+                self._spent * _FORGET + self.search.work.done - begun,
+            )
         elif not before.outcome.cost.infeasible:
             hoped = max(_SHARE, 1 - said / max(1, before.outcome.cost.makespan_ns))
-            self._kept = self._kept * _FORGET + min(1.0, gained / hoped)
-            self._promised = self._promised * _FORGET + 1
+            self._kept, self._promised = (
+                self._kept * _FORGET + min(1.0, gained / hoped),
+                self._promised * _FORGET + 1,
+            )
         return more
 
     @abstractmethod
@@ -241,8 +228,8 @@ class _Arm(ABC):
 
 
 class _Bringing(_Arm):
-    """An arm that brings plans of its own; what it says about its next step is what that
-    promises. If not ``bound`` they are for other graphs: the first one is compared with the first
+    """An arm that brings plans of its own; what it says about its next step is what that promises,
+    as far as it lately kept what it said. If not ``bound`` they are for other graphs: the first one is compared with the first
     plan for the graph as it is, which anything may beat.
     """
 
@@ -258,7 +245,10 @@ class _Bringing(_Arm):
     def promised_ns(self, work: int) -> float:
         if (said := self.said_ns) is None:
             return super().promised_ns(work)
-        return -inf if self.search.nothing_fits else said
+        if self.found is None or self.found.outcome.cost.infeasible:
+            return -inf
+        takes_ns = self.found.outcome.cost.makespan_ns
+        return takes_ns - max(0.0, takes_ns - said) * self._kept / self._promised
 
     def go_on(self) -> bool:
         try:
@@ -400,8 +390,9 @@ class Search:
         simulator = planned.simulated(found.outcome)
         if not choices or not simulator.covers(choices):
             return found
-        most = _TIDIED * self.block
-        tidy = without_unneeded(simulator, choices, most, self.work, self.nearer, faster)
+        tidy = without_unneeded(
+            simulator, choices, _TIDIED * self.block, self.work, self.nearer, faster
+        )
         outcome = planned.evaluate(tidy)
         gained_ns = found.outcome.cost.makespan_ns - outcome.cost.makespan_ns
         if tidy == choices or outcome.cost > found.outcome.cost or (gained_ns and not faster):
@@ -482,9 +473,9 @@ class Search:
         ]
         if any([member.found.outcome.cost <= found.outcome.cost for member in alike]):
             return
-        kept = [member for member in self.pool if member not in alike]
         self.pool = sorted(
-            [*kept, _Pooled(self, found)], key=lambda member: member.found.outcome.cost
+            [*[member for member in self.pool if member not in alike], _Pooled(self, found)],
+            key=lambda member: member.found.outcome.cost,
         )[:_POOL]
 
     @property
