@@ -18,7 +18,7 @@ from hosim.engine import replay
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import Found, PlannedGraph, Search, search
+from hosim.planner.hyperoffload import Found, PlannedGraph, Search, search, stretched, swept
 from hosim.planner.hyperoffload.tensor_choices import TensorChoice
 from hosim.planner.rewrites import rewriting
 from hosim.policies import policy_named
@@ -193,6 +193,42 @@ def test_work_is_the_limit_what_is_needed_and_one_step(effort: float) -> None:
     search(*given, arms=[watch], needed=[needed], effort=effort)
     assert len(steps) == 3
     assert watch.search.work.done <= most + 3 * needs
+
+
+def test_who_keeps_no_promise_does_not_take_the_work_of_others() -> None:
+    """An arm promises half of the time at each step, takes a 40th of the work, and brings
+    nothing.
+    """
+    case, steps = instance(3, 31), []
+
+    def promising(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
+        while True:
+            steps.append(search.work.done)
+            search.work.done += search.block
+            yield lambda: search.best and search.best.outcome.cost.makespan_ns / 2
+
+    without = watched(case.graph, case.hardware, case.budget_bytes)
+    search(case.graph, case.hardware, case.budget_bytes, arms=[promising])
+    assert without.work.done > without.whole // 2
+    assert 2 < len(steps) < 20
+
+
+def test_what_the_first_variant_gains_promises_nothing_of_the_others() -> None:
+    """The first step brings a sweep's plan, which takes 244 ns where the first even spread takes
+    407; the others take a 40th of the work each.
+    """
+    case, taken = instance(10, 31), list[int]()
+
+    def variants(search: Search, planned: PlannedGraph) -> Iterator[None]:
+        swept(search, planned, stretched(planned))
+        while search.best is not None:
+            taken.append(search.best.outcome.cost.makespan_ns)
+            search.work.done += search.block
+            yield
+
+    search(case.graph, case.hardware, case.budget_bytes, arms=[variants])
+    assert taken[0] == 244
+    assert len(taken) < 12
 
 
 # -- what is returned

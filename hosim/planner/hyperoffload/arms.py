@@ -79,9 +79,8 @@ def sweeping(placement: Placement | None = None) -> Arm:
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
         swept(search, planned, stretched(planned, placement))
         yield
-        names = (BALANCED, NEAREST, BY_KIND) if len(planned.problem.below) > 1 else ()
-        rules = [Placement(rule) for rule in names]
-        stretch = stretched(planned).slow
+        several, stretch = len(planned.problem.below) > 1, stretched(planned).slow
+        rules = [Placement(rule) for rule in (BALANCED, NEAREST, BY_KIND) if several]
         for slow, rule in product(_SLOW, (None, *rules) if placement is None else (placement,)):
             if placement is None and rule is not None:
                 search.tried.append(f"placement {rule.rule}")
@@ -133,11 +132,15 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
     if planned.spread:
         return
     planned.spread = True
-    problem, budget = planned.problem, search.budget_bytes
-    usual = usual_bytes(problem)
+    problem, budget, usual = (
+        planned.problem,
+        search.budget_bytes,
+        usual_bytes(planned.problem),
+    )
     some = sorted({1, len(problem.below)})
-    ways: list[tuple[Spread, bool, int, Sequence[int]]]
-    ways = [(evenly, written, tiers, _SPARE) for tiers, written in product(some, (False, True))]
+    ways: list[tuple[Spread, bool, int, Sequence[int]]] = [
+        (evenly, written, tiers, _SPARE) for tiers, written in product(some, (False, True))
+    ]
     ways += [
         (spread, False, tiers, _SPARE[:2])
         for tiers, spread in product(some, (in_time, hardly_late))

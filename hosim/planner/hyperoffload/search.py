@@ -170,6 +170,7 @@ class _Arm(ABC):
     def __init__(self, search: Search) -> None:
         self.search = search
         self._gained, self._spent = search.hoped, float(search.block)
+        self._kept, self._promised, self._begins = 1.0, 1.0, False
         self._said: Promise | None = None
 
     @property
@@ -204,11 +205,21 @@ class _Arm(ABC):
     def step(self) -> bool:
         """One piece of work; says whether there may be more."""
         before, begun, said = self.found, self.search.work.done, self.said_ns
-        more = self.go_on()
-        if before is None or said is not None:  # neither shows what more of it gains
+        more, gained = self.go_on(), _gain(before, self.found)
+        begins, self._begins = self._begins, False
+        if before is None or begins:  # that does not show what more of it gains
             return more
-        self._gained = self._gained * _FORGET + _gain(before, self.found)
-        self._spent = self._spent * _FORGET + self.search.work.done - begun
+        if said is None:
+            self._gained, self._spent = (
+                self._gained * _FORGET + gained,
+                self._spent * _FORGET + self.search.work.done - begun,
+            )
+        elif not before.outcome.cost.infeasible:
+            hoped = max(_SHARE, 1 - said / max(1, before.outcome.cost.makespan_ns))
+            self._kept, self._promised = (
+                self._kept * _FORGET + min(1.0, gained / hoped),
+                self._promised * _FORGET + 1,
+            )
         return more
 
     @abstractmethod
@@ -217,13 +228,14 @@ class _Arm(ABC):
 
 
 class _Bringing(_Arm):
-    """An arm that brings plans of its own; what it says about its next step is what that
-    promises.
+    """An arm that brings plans of its own; what it says about its next step is what that promises,
+    as far as it lately kept what it said. If not ``bound`` they are for other graphs: the first one is compared with the first
+    plan for the graph as it is, which anything may beat.
     """
 
     def __init__(self, search: Search, arm: Arm, planned: PlannedGraph, bound: bool = True) -> None:
         super().__init__(search)
-        self._planned, self._bound = planned, bound
+        self._planned, self._bound, self._begins = planned, bound, not bound
         self._steps = arm(search, planned)
 
     @property
@@ -233,7 +245,10 @@ class _Bringing(_Arm):
     def promised_ns(self, work: int) -> float:
         if (said := self.said_ns) is None:
             return super().promised_ns(work)
-        return -inf if self.search.nothing_fits else said
+        if self.found is None or self.found.outcome.cost.infeasible:
+            return -inf
+        takes_ns = self.found.outcome.cost.makespan_ns
+        return takes_ns - max(0.0, takes_ns - said) * self._kept / self._promised
 
     def go_on(self) -> bool:
         try:
@@ -375,8 +390,9 @@ class Search:
         simulator = planned.simulated(found.outcome)
         if not choices or not simulator.covers(choices):
             return found
-        most = _TIDIED * self.block
-        tidy = without_unneeded(simulator, choices, most, self.work, self.nearer, faster)
+        tidy = without_unneeded(
+            simulator, choices, _TIDIED * self.block, self.work, self.nearer, faster
+        )
         outcome = planned.evaluate(tidy)
         gained_ns = found.outcome.cost.makespan_ns - outcome.cost.makespan_ns
         if tidy == choices or outcome.cost > found.outcome.cost or (gained_ns and not faster):
@@ -457,9 +473,9 @@ class Search:
         ]
         if any([member.found.outcome.cost <= found.outcome.cost for member in alike]):
             return
-        kept = [member for member in self.pool if member not in alike]
         self.pool = sorted(
-            [*kept, _Pooled(self, found)], key=lambda member: member.found.outcome.cost
+            [*[member for member in self.pool if member not in alike], _Pooled(self, found)],
+            key=lambda member: member.found.outcome.cost,
         )[:_POOL]
 
     @property
@@ -506,7 +522,7 @@ class Search:
             planned = self.plain if self.best is None else self.best.planned
             if planned not in asked:
                 asked.append(planned)
-                first += [_Bringing(self, arm, planned) for arm in of_each]
+                first = [*[_Bringing(self, arm, planned) for arm in of_each], *first]
                 behind += [_Bringing(self, arm, planned) for arm in later]
             arms_left, left = [*first, *self.pool, *behind], limit - self.work.done
             if not any([self._pays(arm, left) for arm in arms_left]):

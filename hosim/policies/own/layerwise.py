@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, pairwise
 from operator import itemgetter
@@ -51,7 +51,13 @@ from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.planner.schedule import Absence, insert
-from hosim.planner.schedule.tiers_below import FASTEST, check_kind, read_placement, space_below
+from hosim.planner.schedule.tiers_below import (
+    FASTEST,
+    Placement,
+    check_kind,
+    read_placement,
+    space_below,
+)
 
 WEIGHTS = ("parameter", "expert")
 """Kinds of tensors by which layers are told, and that are put below by default."""
@@ -96,20 +102,10 @@ def _streamed(
     visits_to: Callable[[Graph, set[int]], list[LayerVisit]],
     smallest: int = 0,
 ) -> Plan:
-    put_below = _kinds(kinds)
     away = homes_below(graph, hardware)
-    space = space_below(graph, hardware, away, read_placement(placement, hardware))
-    initial: dict[int, tuple[str, ...]] = {}
-    movable = set(
-        graph.tensors.those(
-            lambda tensor: tensor.kind in put_below and tensor.size_bytes >= smallest
-        )
+    initial = put_below(
+        graph, hardware, _kinds(kinds), read_placement(placement, hardware), smallest
     )
-    for t in graph.initial:
-        if t in movable and graph.users[t] and t not in away:
-            tier = space.place(t, 0)
-            if tier is not None:
-                initial[t] = (tier,)
     persistent = set(graph.tensors.those(lambda tensor: tensor.persistent))
     streamed = {t for t in initial if t in persistent}
     streamed |= {t for t in away if graph.users[t]}
@@ -124,6 +120,30 @@ def _streamed(
         for a in _absences(graph, t, visited, mine, layers_ahead, (initial.get(t) or away[t])[0])
     ]
     return insert(graph, hardware, "layerwise", absences, initial)
+
+
+def put_below(
+    graph: Graph,
+    hardware: Hardware,
+    kinds: Container[str],
+    placement: Placement | None,
+    smallest: int = 0,
+) -> dict[int, tuple[str, ...]]:
+    """The tiers of the tensors of these kinds that a plan starts below though the workload does
+    not.
+    """
+    away = homes_below(graph, hardware)
+    space = space_below(graph, hardware, away, placement)
+    initial: dict[int, tuple[str, ...]] = {}
+    movable = set(
+        graph.tensors.those(lambda tensor: tensor.kind in kinds and tensor.size_bytes >= smallest)
+    )
+    for t in graph.initial:
+        if t in movable and graph.users[t] and t not in away:
+            tier = space.place(t, 0)
+            if tier is not None:
+                initial[t] = (tier,)
+    return initial
 
 
 def states_below(

@@ -47,6 +47,7 @@ from hosim.planner.schedule.tiers_below import (
     read_placement,
     starts,
 )
+from hosim.policies.own.layerwise import WEIGHTS, put_below
 from hosim.policies.rules_of_thumb import RULES_OF_THUMB
 
 # -- freeze runtime
@@ -174,6 +175,9 @@ _PREFETCHING, _FAULTING = (
 an op misses it.
 """
 
+_STREAMING = "layerwise"
+"""The policy that starts all weights below."""
+
 _KEEPING = frozenset({"keep_first", "belady"})
 """Policies whose tensors start where :func:`hosim.planner.schedule.stays.kept_from_the_start` says;
 those of other runtimes as above.
@@ -225,6 +229,8 @@ class PolicyFloors:
                 else (self._at_home, self._forced_ns_at_home)
             )
             return max(forced, faulting_ns(self._graph, self._hardware, initial, inspect_ns))
+        if policy == _STREAMING:
+            return self._forced_ns_streamed
         return 0
 
     @cached_property
@@ -238,6 +244,11 @@ class PolicyFloors:
     @cached_property
     def _forced_ns_at_home(self) -> int:
         return forced_ns(self._graph, self._hardware, self._at_home)
+
+    @cached_property
+    def _forced_ns_streamed(self) -> int:
+        streamed = put_below(self._graph, self._hardware, WEIGHTS, self._placement)
+        return forced_ns(self._graph, self._hardware, streamed)
 
     @cached_property
     def _forced_ns_kept(self) -> int:
