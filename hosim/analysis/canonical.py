@@ -151,11 +151,10 @@ def plan_fingerprint(plan: Plan, label: str) -> str:
     policy's ``label``.
     """
     cache_ops = [(c.op, c.tensor, c.source, c.destination, c.after) for c in plan.cache_ops]
-    edited = graph_fingerprint(plan.graph) if plan.edits is not None else ""
     return digest(
         repr(cache_ops),
         repr(sorted(plan.initial.items())),
-        edited,
+        graph_fingerprint(plan.graph) if plan.edits is not None else "",
         label if plan.runtime is not None else "",
     )
 

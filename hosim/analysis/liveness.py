@@ -95,8 +95,9 @@ def static_curve(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> list[int
     """
     begin, end = held_from_to(graph, device_tier)
     sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
-    workspaces = [0 if op.processor else op.workspace_bytes for op in graph.ops.each()]
-    return held_while(sizes, begin, end, workspaces)
+    return held_while(
+        sizes, begin, end, [0 if op.processor else op.workspace_bytes for op in graph.ops.each()]
+    )
 
 
 def held_while(

@@ -186,9 +186,9 @@ class _StepProgram:
             sharers = hardware.sharers(hardware.channel_scope(channel))
             self._carry(carried[channel.name], self._bytes_per_ns(channel) / sharers)
         for fabric in hardware.fabrics:
-            crossing = [flow for name in fabric.channels for flow in carried[name]]
             self._carry(
-                crossing, fabric.bandwidth_bytes_per_s / _NS_PER_S / hardware.sharers(fabric.scope)
+                [flow for name in fabric.channels for flow in carried[name]],
+                fabric.bandwidth_bytes_per_s / _NS_PER_S / hardware.sharers(fabric.scope),
             )
 
     def _carry(self, flows: Sequence[int], bytes_per_ns: float) -> None:

@@ -116,8 +116,7 @@ class PairedDraws:
 
 def in_both(first: Sequence[int | None], second: Sequence[int | None]) -> list[tuple[int, int]]:
     """The makespans of two plans in the draws that both have and fit in."""
-    pairs = zip(first, second, strict=False)
-    return [(a, b) for a, b in pairs if a is not None and b is not None]
+    return [(a, b) for a, b in zip(first, second, strict=False) if a is not None and b is not None]
 
 
 def share_faster(both: Sequence[tuple[int, int]]) -> float:

@@ -93,10 +93,9 @@ def latitudes(
         waits.of_tensors()
         waits.for_room(budget_bytes)
         late = waits.latest()
-        records = sorted(waits.records.items())
         return {
             k: Latitude(waits.ready[k], min([late[r] - waits.begin[r] for r in moved]))
-            for k, moved in records
+            for k, moved in sorted(waits.records.items())
         }
 
 

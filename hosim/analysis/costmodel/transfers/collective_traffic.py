@@ -64,10 +64,9 @@ def bytes_per_s_over_links(hardware: Hardware) -> int | None:
     """Return the bytes per second that a device sends in collectives when all devices do, over the
     slowest fabric that they cross; None: they cross none.
     """
-    crossed = crossed_fabrics(hardware)
     parts = [
         fabric.bandwidth_bytes_per_s // hardware.sharers(fabric.scope) // fabric.collectives
-        for fabric in crossed
+        for fabric in crossed_fabrics(hardware)
     ]
     return max(1, min(parts)) if parts else None
 
