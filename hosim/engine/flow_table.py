@@ -139,8 +139,7 @@ class FlowTable:
     def add_rates(self, wanted: int) -> None:
         """Let a flow join a combination, as the loop asks for it."""
         row, f = divmod(wanted, self.classes)
-        after = self._row(tuple(sorted((*self._rows[row], f))))
-        self.cells["joined"][wanted] = after
+        self.cells["joined"][wanted] = self._row(tuple(sorted((*self._rows[row], f))))
 
     def add_speed(self, wanted: int) -> None:
         """Say how fast an op goes beside a combination, as the loop asks for it."""

@@ -152,9 +152,11 @@ class StateCells:
 
     def kept(self) -> Any:
         """A copy of the state."""
-        if COMPILED:
-            return [bytes(whole) for whole in self._wholes]
-        return [cells.copy() for cells in self.by_name.values()]
+        return (
+            [bytes(whole) for whole in self._wholes]
+            if COMPILED
+            else [cells.copy() for cells in self.by_name.values()]
+        )
 
     def put_back(self, kept: Any) -> None:
         """Make the state what it was when it was kept."""

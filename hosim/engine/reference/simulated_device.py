@@ -115,7 +115,6 @@ class SimulatedDevice:
         )
         self.env, self.wake, self.storage = shared.env, shared.wake, storage
         self.arena, self.recorder, self.exchanges = arena, recorder, exchanges or {}
-        factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
         self.transfers = Transfers(
             self.env,
             shared.machine,
@@ -124,7 +123,7 @@ class SimulatedDevice:
             position,
             shared.order,
             shared.wake,
-            factor,
+            None if jitter is None else transfer_factors(jitter, position, plan.workload),
         )
         self.lanes = tuple(self.transfers.lanes.values())
         self.rules = Rules(program, storage, self.transfers)
