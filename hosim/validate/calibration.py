@@ -63,18 +63,15 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, without held-out predictions."""
-        both = (
-            {"bytes": self.both[0], "bandwidth_bytes_per_s": self.both[1].to_dict()}
-            if self.both
-            else None
-        )
         return {
             "format": FORMAT,
             "sources": list(self.sources),
             "device": self.device,
             "base": self.base,
             "channels": [way.to_dict() for way in self.ways.values()],
-            "both_ways": both,
+            "both_ways": {"bytes": self.both[0], "bandwidth_bytes_per_s": self.both[1].to_dict()}
+            if self.both
+            else None,
             "launch": {
                 "launch_ns": self.launch_ns,
                 "gap_ns": self.gap.to_dict() if self.gap else None,
@@ -135,11 +132,10 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
             source=measured.names[0],
         )
     both = _both(measured)
-    name = base.name if base else None
     return Calibration(
         measured.names,
         measured.device,
-        name,
+        base.name if base else None,
         ways,
         gap,
         fixed,
@@ -156,8 +152,7 @@ def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str]
     if swept:
         return fit_ways(swept, [sweep.name for sweep in measured.sweeps])
     copies = [copy for trace in measured.traces for copy in copies_of(trace.ops)]
-    names = [trace.name for trace in measured.traces if copies_of(trace.ops)]
-    ways = fit_ways(copies, names)
+    ways = fit_ways(copies, [trace.name for trace in measured.traces if copies_of(trace.ops)])
     ends = [
         (direction, memory) for direction in ("h2d", "d2h") for memory in ("pinned", "pageable")
     ]

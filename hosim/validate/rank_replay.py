@@ -65,12 +65,11 @@ def replay_ranks(traces: Sequence[KinetoTrace]) -> tuple[ReplayedRank, ...]:
     for r, (built, alone, rivals) in enumerate(judged):
         errors = start_errors(built.trace.ops, starts[r], ends[r])
         verdict = judge(built, alone, rivals)
-        count = sum(r in members for members in matched)
         ranks.append(
             ReplayedRank(
                 built.trace.name,
                 offsets[r],
-                count,
+                sum(r in members for members in matched),
                 explains(errors, *rivals),
                 errors,
                 verdict.errors,
@@ -302,11 +301,10 @@ class _Joint:
         if not deps and stream not in self._begun:
             duration += self._later[r]
         self._begun.add(stream)
-        name = f"rank{r}.{len(self.ops)}"
         self.ops.append(
             replace(
                 op,
-                name=name,
+                name=f"rank{r}.{len(self.ops)}",
                 deps=tuple(sorted(set(deps))),
                 stream=stream,
                 duration_ns=duration,

@@ -242,16 +242,17 @@ def _copies(times: StructuralReplay | None) -> dict[str, Any]:
 
 def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
     if memory is None:
-        keys = (
-            *(
-                "measured_peak_bytes",
-                "simulated_peak_bytes",
-                "max_abs_error_bytes",
-                "requested_peak_bytes",
-            ),
-            *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
+        return dict.fromkeys(
+            (
+                *(
+                    "measured_peak_bytes",
+                    "simulated_peak_bytes",
+                    "max_abs_error_bytes",
+                    "requested_peak_bytes",
+                ),
+                *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
+            )
         )
-        return dict.fromkeys(keys)
     return {
         "measured_peak_bytes": memory.measured_peak_bytes,
         "simulated_peak_bytes": memory.simulated_peak_bytes,

@@ -9,12 +9,12 @@ did.
 """
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from hosim.base.groups import grouped
 from hosim.io.importers.recordings import DeviceOp
 from hosim.validate.fits.robust import (
     ErrorSpread,
@@ -134,9 +134,7 @@ def fit_ways(
     copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()
 ) -> Mapping[tuple[str, str], ChannelFit]:
     """The fit of every measured direction and kind of host memory."""
-    groups: defaultdict[tuple[str, str], list[MeasuredCopy]] = defaultdict(list)
-    for copy in copies:
-        groups[copy.way].append(copy)
+    groups = grouped((copy.way, copy) for copy in copies)
     return {way: _fit(way, groups[way], tuple(sources)) for way in sorted(groups)}
 
 

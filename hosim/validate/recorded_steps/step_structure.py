@@ -280,7 +280,6 @@ class _Builder:
             self._starts,
             self._latencies.count + len(self._before.recurring),
         )
-        streams = tuple(order.streams.values())
         return Structure(
             trace,
             graph,
@@ -289,7 +288,7 @@ class _Builder:
             self._before,
             self._latencies,
             given,
-            streams,
+            tuple(order.streams.values()),
             tuple(self._known),
             self._returns,
         )
@@ -305,12 +304,11 @@ class _Builder:
     ) -> int:
         position = len(self._ops)
         self._known.append(known_ns)
-        kept = tuple(sorted({d for d in deps if d >= 0}))
         self._ops.append(
             Op(
                 f"{what}.{position}",
                 what,
-                deps=kept,
+                deps=tuple(sorted({d for d in deps if d >= 0})),
                 stream=stream,
                 duration_ns=max(0, duration),
                 workspace_bytes=room,
