@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from hosim.base.groups import grouped
+from hosim.base.groups import grouped, summed
 from hosim.data.memory_fit import LargestFit, MemoryFit, ModulePeak, Remedy
 from hosim.data.runtime import RUNTIME
 from hosim.data.seen_peaks import DOES_NOT_FIT, SeenPeaks
@@ -99,11 +99,7 @@ def _called(one: ModulePeak, whole: str) -> str:
 
 
 def _summed(modules: tuple[ModulePeak, ...]) -> dict[str, int]:
-    kinds: dict[str, int] = {}
-    for one in modules:
-        for kind, size in one.kinds.items():
-            kinds[kind] = kinds.get(kind, 0) + size
-    return kinds
+    return summed(pair for one in modules for pair in one.kinds.items())
 
 
 def _sizes(held: Mapping[str, int], kinds: list[str]) -> list[str]:

@@ -70,8 +70,9 @@ def _of_one(only: Result) -> RenderableType:
         if unfit
         else []
     )
-    first = f"90 % interval of the makespan: {_interval(only)}."
-    return paragraph(first, *misfits, *_sources(only), space=True)
+    return paragraph(
+        f"90 % interval of the makespan: {_interval(only)}.", *misfits, *_sources(only), space=True
+    )
 
 
 def _row(

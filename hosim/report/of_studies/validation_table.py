@@ -114,17 +114,14 @@ def _reserved(memory: Mapping[str, Any]) -> tuple[str, str, str]:
     low, high = memory.get("reserved_low_bytes"), memory.get("reserved_high_bytes")
     if simulated is not None or low is None:
         return _size(measured), _size(simulated), _error(measured, simulated)
-    within = (
+    return (
+        _size(measured),
+        f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}",
         NOTHING
         if measured is None
         else "within"
         if low <= measured <= (high or measured)
-        else "outside"
-    )
-    return (
-        _size(measured),
-        f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}",
-        within,
+        else "outside",
     )
 
 
@@ -183,8 +180,7 @@ def verdict_lines(data: Mapping[str, Any]) -> list[str]:
         or "nothing can be named"
     )
     lines = [f"not validated: {what}{rest if reasons else ''}"]
-    causes = list(dict.fromkeys(reason["cause"] for reason in reasons))
-    for cause in causes:
+    for cause in list(dict.fromkeys(reason["cause"] for reason in reasons)):
         of_cause = [reason for reason in reasons if reason["cause"] == cause]
         largest = max(of_cause, key=lambda reason: reason["off_ns"])
         names = f" ({short_name(largest['names'][0])})" if largest["names"] else ""

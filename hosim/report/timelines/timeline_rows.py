@@ -68,19 +68,19 @@ def used_channels(timeline: Timeline) -> list[str]:
 
 
 def _streams(graph: Graph, timeline: Timeline) -> Iterator[Row]:
-    bars: dict[str, list[Bar]] = {stream: [] for stream in graph.streams}
-    for i, op in enumerate(graph.ops):
-        if timeline.op_start_ns[i] >= 0:
-            bars[op.stream].append(Bar(timeline.op_start_ns[i], timeline.op_end_ns[i], OP, i))
-    for k, stall in enumerate(timeline.stalls):
-        bars[graph.ops[stall.op].stream].append(Bar(stall.start_ns, stall.end_ns, stall.cause, k))
-    for stream, own in bars.items():
-        yield Row(
-            stream,
-            True,
-            0,
-            tuple(sorted(own, key=lambda bar: (bar.start_ns, bar.end_ns, bar.number))),
-        )
+    ran = [
+        (op.stream, Bar(timeline.op_start_ns[i], timeline.op_end_ns[i], OP, i))
+        for i, op in enumerate(graph.ops)
+        if timeline.op_start_ns[i] >= 0
+    ]
+    waited = [
+        (graph.ops[stall.op].stream, Bar(stall.start_ns, stall.end_ns, stall.cause, k))
+        for k, stall in enumerate(timeline.stalls)
+    ]
+    bars = grouped([*ran, *waited])
+    for stream in graph.streams:
+        own = sorted(bars.get(stream, ()), key=lambda bar: (bar.start_ns, bar.end_ns, bar.number))
+        yield Row(stream, True, 0, tuple(own))
 
 
 def _channels(timeline: Timeline) -> Iterator[Row]:
@@ -105,9 +105,11 @@ def bar_name(plan: Plan, timeline: Timeline, bar: Bar) -> str:
     """Return the name of a bar for people: the op, what is moved, or what is waited for."""
     if bar.what == OP:
         return plan.graph.ops[bar.number].name
-    if bar.what == TRANSFER:
-        return plan.graph.tensors[timeline.transfers[bar.number].tensor].name
-    return f"{bar.what} stall"
+    return (
+        plan.graph.tensors[timeline.transfers[bar.number].tensor].name
+        if bar.what == TRANSFER
+        else f"{bar.what} stall"
+    )
 
 
 def awaited_name(plan: Plan, timeline: Timeline, bar: Bar) -> str | None:

@@ -80,8 +80,9 @@ def spread_figure(percentiles: Mapping[str, Sequence[float | None]], title: str)
     """The makespan of each policy when times vary: nominal, P50 and P95 in nanoseconds, ``None``
     where so many runs do not fit.
     """
-    known = [t for row in percentiles.values() for t in row if t is not None]
-    unit, unit_name = time_unit(max(known, default=0))
+    unit, unit_name = time_unit(
+        max([t for row in percentiles.values() for t in row if t is not None], default=0)
+    )
     with style():
         figure, (axes,) = blank([1.2 + 0.35 * len(percentiles)])
         for k, (nominal, middle, late) in enumerate(percentiles.values()):
@@ -94,7 +95,6 @@ def spread_figure(percentiles: Mapping[str, Sequence[float | None]], title: str)
                 (late, "P95", "D"),
             ):
                 if value is not None:
-                    label = None if k else name
                     axes.plot(
                         [value / unit],
                         [k],
@@ -102,7 +102,7 @@ def spread_figure(percentiles: Mapping[str, Sequence[float | None]], title: str)
                         color="black",
                         markerfacecolor="none",
                         markersize=8,
-                        label=label,
+                        label=None if k else name,
                     )
             if late is None:
                 axes.text(0, k, " does not fit in 95 % of runs", va="center")

@@ -234,8 +234,7 @@ def sweep_heat_map(axes: Axes, frame: pd.DataFrame, x: str, y: str, value: str) 
     _label_cells(axes, list(grid.columns), list(grid.index), telling(x), telling(y))
     axes.set_xlabel(words(x))
     axes.set_ylabel(words(y))
-    drawn = axes.figure
-    drawn.colorbar(
+    axes.figure.colorbar(
         mesh, ax=axes, label=words(value), format=FuncFormatter(lambda figure, _: told(figure))
     )
     if failed:
