@@ -23,8 +23,8 @@ from hosim.hardware import Fabric, Hardware
 _NS_PER_S = 10**9
 
 HELD_BYTES_PER_S = 10**30
-"""What a copy by the device's own processor takes of the bandwidth that its ops need: more than
-there is (docs/contract.md, rule 22).
+"""The part of the bandwidth of ops that a copy by the device's own processor takes: more than there
+is (docs/contract.md, rule 22).
 """
 
 

@@ -275,8 +275,8 @@ class _ShareProgram:
         )
 
     def _cross(self, t: int, writer: int, reader: int, into: int, out: int) -> None:
-        """What ``writer`` makes of tensor t crosses where the two are on different sides, and
-        ``reader`` waits for it.
+        """Tensor t, as ``writer`` makes it, crosses where writer and reader are on different sides,
+        and ``reader`` waits for it.
         """
         source, end = self.on_device[writer], self.on_device[reader]
         if not source.terms and not end.terms and source.number == end.number:
@@ -304,7 +304,7 @@ class _ShareProgram:
             self.crossing[writer, reader] = _Sum(tuple(waits))
 
     def _channels(self, carried: Sequence[tuple[int, bool, int]]) -> None:
-        """What crosses is divided among the channels, which carry it by the end of the step."""
+        """Channels share the tensors that cross, and carry them by the end of the step."""
         loads: dict[str, list[tuple[int, int]]] = {}
         for t, comes_in, share in carried:
             channels = self.passages.into if comes_in else self.passages.out

@@ -198,8 +198,10 @@ class SkylineSearch:
         cuts = np.flatnonzero(self._first[sorted_][1:] >= reach[:-1]) + 1
         if not len(cuts):
             return [state]
-        groups = sorted(np.split(sorted_, cuts), key=len, reverse=True)
-        return [_State(np.sort(group), state.tops, state.starts) for group in groups]
+        return [
+            _State(np.sort(group), state.tops, state.starts)
+            for group in sorted(np.split(sorted_, cuts), key=len, reverse=True)
+        ]
 
     def _expand(self, state: _State) -> tuple[bytes, Iterator[_State]] | None:
         """The key of a part and the states of the choices at its best edge; None if it is

@@ -338,8 +338,8 @@ class _SlackWalk:
             self.rooms[tier].given.append((at, self.graph.tensors[t].size_bytes, ended, begun))
 
     def for_room(self, budget_bytes: int) -> None:
-        """What takes room waits until enough is given back; of several devices each has its
-        part.
+        """An op or a transfer that takes room waits until enough is given back. Each of several
+        devices has its part.
         """
         for i, op in enumerate(self.graph.ops.each()):
             if op.workspace_bytes:

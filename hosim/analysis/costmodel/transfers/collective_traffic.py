@@ -50,8 +50,10 @@ def sent_bytes(graph: Graph, hardware: Hardware) -> dict[int, int]:
     """
     if not crossed_fabrics(hardware):
         return {}
-    crossing = graph.ops.those(lambda op: op.kind in COLLECTIVE_KINDS)
-    found = {i: _sent(graph, graph.ops[i]) for i in crossing}
+    found = {
+        i: _sent(graph, graph.ops[i])
+        for i in graph.ops.those(lambda op: op.kind in COLLECTIVE_KINDS)
+    }
     return {i: size for i, size in found.items() if size}
 
 
