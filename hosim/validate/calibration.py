@@ -95,10 +95,8 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
     ways = _ways(measured, missing)
     each = [work_of(trace) for trace in measured.traces]
     works = [work for one in each for work in one.works]
-    left, time_left = (
-        sum(one.kernels_left_out for one in each),
-        sum(one.time_left_out_ns for one in each),
-    )
+    left = sum(one.kernels_left_out for one in each)
+    time_left = sum(one.time_left_out_ns for one in each)
     gap, host = fit_gap(measured.traces), fit_host_launch(measured.traces)
     fixed = fixed_time(works)
     efficiencies: tuple[Efficiency, ...] = ()
@@ -151,8 +149,10 @@ def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str]
     swept = [copy for sweep in measured.sweeps for copy in sweep.copies]
     if swept:
         return fit_ways(swept, [sweep.name for sweep in measured.sweeps])
-    copies = [copy for trace in measured.traces for copy in copies_of(trace.ops)]
-    ways = fit_ways(copies, [trace.name for trace in measured.traces if copies_of(trace.ops)])
+    ways = fit_ways(
+        [copy for trace in measured.traces for copy in copies_of(trace.ops)],
+        [trace.name for trace in measured.traces if copies_of(trace.ops)],
+    )
     ends = [
         (direction, memory) for direction in ("h2d", "d2h") for memory in ("pinned", "pageable")
     ]

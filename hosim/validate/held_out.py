@@ -214,12 +214,11 @@ def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
     if found.count < 2:
         return _within(trace, share)
     instant = found.starts_ns[-held]
-    chosen = issued_from(trace, instant)
     return _predict(
         trace,
         found,
         learn_before(trace, found, instant),
-        chosen,
+        issued_from(trace, instant),
         f"between iterations, by {found.found_by}",
         (found.count - held, held),
     )
@@ -335,10 +334,12 @@ def _within(trace: KinetoTrace, share: float) -> HeldOut:
             source=trace.name,
         )
     out = set(chosen)
-    recorded = [
-        (op, keys[i]) for i, op in enumerate(trace.ops) if i not in out and not is_transfer(op)
-    ]
-    learned = _learned([trace], recorded, (), makespan=False)
+    learned = _learned(
+        [trace],
+        [(op, keys[i]) for i, op in enumerate(trace.ops) if i not in out and not is_transfer(op)],
+        (),
+        makespan=False,
+    )
     unlike = sum(len(group) == 1 for group in groups.values())
     missing = (
         "one iteration only: parted within groups of like ops, the first of each group predict "
@@ -469,9 +470,10 @@ def _furthest(ops: Sequence[tuple[str, int, int]]) -> tuple[tuple[str, int, int,
     """The name, number, measured and predicted time of the groups of ops with the largest total
     errors.
     """
-    groups = grouped((name, (measured, predicted)) for name, measured, predicted in ops)
     rows = [
         (name, len(pairs), sum(m for m, _ in pairs), sum(p for _, p in pairs))
-        for name, pairs in groups.items()
+        for name, pairs in grouped(
+            (name, (measured, predicted)) for name, measured, predicted in ops
+        ).items()
     ]
     return tuple(sorted(rows, key=lambda row: (-abs(row[3] - row[2]), row[0]))[:_WORST])

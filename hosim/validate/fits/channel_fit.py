@@ -115,19 +115,19 @@ class ChannelFit:
 
 def copies_of(ops: Iterable[DeviceOp]) -> tuple[MeasuredCopy, ...]:
     """The copies to and from the host among these ops, that a program asked for."""
-    found = []
-    for op in ops:
-        if (
-            op.kind == "copy"
-            and not op.migration
-            and op.direction in ("h2d", "d2h")
-            and op.size_bytes
-        ):
-            memory = op.source if op.direction == "h2d" else op.target
-            found.append(
-                MeasuredCopy(op.direction, memory or "unknown", op.size_bytes, op.duration_ns)
-            )
-    return tuple(found)
+    return tuple(
+        MeasuredCopy(
+            op.direction,
+            (op.source if op.direction == "h2d" else op.target) or "unknown",
+            op.size_bytes,
+            op.duration_ns,
+        )
+        for op in ops
+        if op.kind == "copy"
+        and not op.migration
+        and op.direction in ("h2d", "d2h")
+        and op.size_bytes
+    )
 
 
 def fit_ways(

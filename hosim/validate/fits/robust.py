@@ -70,11 +70,10 @@ def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1)
         [error for error, m in pairs if m >= RESOLVED * tick],
     )
     total = sum(predicted) / sum(measured) - 1 if pairs else None
-    p95 = errors[min(len(errors) - 1, len(errors) * 95 // 100)] if errors else None
     return ErrorSpread(
         len(errors),
         median(errors) if errors else None,
-        p95,
+        errors[min(len(errors) - 1, len(errors) * 95 // 100)] if errors else None,
         len(seen),
         median(seen) if seen else None,
         total,

@@ -58,9 +58,9 @@ _ROUNDS = (
     (False, False, 1),
     (False, True, 0),
 )
-"""Whether ops are alike by their neighbours in the order of issue, or by those on their stream;
-whether their place in a CUDA graph counts (layers repeat within one); and how many neighbours on
-either side. The first ones twice, as an edge moves others.
+"""The ways in which ops are alike: by their neighbours in the order of issue, or by those on their
+stream; by their place in a CUDA graph or not (layers repeat within one); and by how many neighbours
+on either side. The first ones twice, as an edge moves others.
 """
 
 Awaited = tuple[StreamId, str]

@@ -289,8 +289,10 @@ def _naming(built: Structure, named: GivenTimes) -> _Naming:
 
 
 def _off_by(found: OneStep, least_ns: int) -> GivenTimes:
-    ops = frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns)
-    return GivenTimes(ops, frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns))
+    return GivenTimes(
+        frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns),
+        frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns),
+    )
 
 
 def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:

@@ -207,9 +207,11 @@ class _Replaying:
             ):
                 self._unserved.add(self._retries[index])
         if entry.action == "alloc":
-            cached = index not in self._unserved
             address = self._allocator.try_malloc(
-                entry.size_bytes, entry.stream, self._pool_of(entry), cached=cached
+                entry.size_bytes,
+                entry.stream,
+                self._pool_of(entry),
+                cached=index not in self._unserved,
             )
             assert address is not None  # there is no limit
             self._where[entry.address] = address
