@@ -203,13 +203,12 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
     size, size_name = figures.size_unit(most)
     for k, (channel, (times, values)) in enumerate(queues.items()):
         waits = human_in(int(values.max()), (size, size_name))
-        label = printable(f"{channel}: at most {waits}")
         axes.step(
             [*(times / unit), end / unit],
             _closed(values) / size,
             where="post",
             linewidth=1.3,
-            label=label,
+            label=printable(f"{channel}: at most {waits}"),
             **LINES[k % len(LINES)],
         )
     axes.set_ylim(0, 1.08 * max(most, 1) / size)

@@ -18,7 +18,7 @@ from hosim.notes import each_once, notes, sentence
 from hosim.plain_text import counted, printable
 from hosim.report.drawn import memory_curve
 from hosim.report.of_replays import composition
-from hosim.report.printing import NOTHING, WholeFigures, open_table, paragraph, percent
+from hosim.report.printing import NOTHING, OpenTable, WholeFigures, open_table, paragraph, percent
 from hosim.units import (
     human_clock,
     human_compute,
@@ -255,6 +255,23 @@ def peak_compute(hw: Hardware) -> str:
     return f"{human_compute(peaks[dtype])} {dtype}" if dtype else NOTHING
 
 
+def _fabrics(hw: Hardware) -> OpenTable:
+    return open_table(
+        "Fabrics",
+        *("fabric", "scope", "shared by", "bandwidth"),
+        left=3,
+        rows=[
+            (
+                fabric.name,
+                fabric.scope,
+                ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])]),
+                human_rate(fabric.bandwidth_bytes_per_s),
+            )
+            for fabric in hw.fabrics
+        ],
+    )
+
+
 def machine(hw: Hardware) -> RenderableType:
     """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its
     figures.
@@ -306,17 +323,7 @@ def machine(hw: Hardware) -> RenderableType:
     )
     parts: list[RenderableType] = [paragraph(*lines, space=True), tiers, channels]
     if hw.fabrics:
-        fabrics = [
-            (
-                fabric.name,
-                fabric.scope,
-                ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])]),
-                human_rate(fabric.bandwidth_bytes_per_s),
-            )
-            for fabric in hw.fabrics
-        ]
-        columns = "fabric", "scope", "shared by", "bandwidth"
-        parts.append(open_table("Fabrics", *columns, left=3, rows=fabrics))
+        parts.append(_fabrics(hw))
     if uneven := _uneven(hw):
         parts.append(paragraph(*uneven, space=True))
     if hw.source:

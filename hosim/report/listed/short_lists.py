@@ -1,4 +1,4 @@
-"""What there is, in the short form of an answer: lists as groups of names, and one workload,
+"""Lists and their entries in the short form of an answer: groups of names, and one workload,
 machine or runtime as the figures that matter most.
 """
 

@@ -182,8 +182,10 @@ def ordered(kinds: Iterable[str]) -> list[str]:
     bytes are dropped from mappings.
     """
     rank = {kind: i for i, kind in enumerate((*KINDS, WORKSPACE))}
-    held = [kind for kind in kinds if not isinstance(kinds, Mapping) or kinds[kind]]
-    return sorted(held, key=lambda kind: (rank.get(kind, len(rank)), kind))
+    return sorted(
+        [kind for kind in kinds if not isinstance(kinds, Mapping) or kinds[kind]],
+        key=lambda kind: (rank.get(kind, len(rank)), kind),
+    )
 
 
 def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Table:
@@ -265,13 +267,15 @@ def unproved(results: Sequence[Result]) -> Text:
         for r in results
         if r.policy.partition(":")[0] == OPTIMUM and (r.lower_bound_ns or 0) < (r.makespan_ns or 0)
     ]
-    lines = [
-        f"{r.policy} is not proved to be the optimum: there may be plans that take "
-        f"{human_time(r.lower_bound_ns)} or more."
-        for r in unsure
-        if r.lower_bound_ns is not None
-    ]
-    return paragraph(*lines, space=True)
+    return paragraph(
+        *[
+            f"{r.policy} is not proved to be the optimum: there may be plans that take "
+            f"{human_time(r.lower_bound_ns)} or more."
+            for r in unsure
+            if r.lower_bound_ns is not None
+        ],
+        space=True,
+    )
 
 
 def least_bound(results: Iterable[Result]) -> int | None:

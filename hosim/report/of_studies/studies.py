@@ -361,12 +361,14 @@ def _sides(
         *(f"{name}_{side}" for name in _SHOWN for side in "ab"),
     }
     every = list(listed[0])
-    choices = (
-        [c for c in every if c in few],
-        [c for c in every if c in few or c in _CACHE_OPS],
-        every,
-    )
-    made = [(columns, _alike(listed, columns, parts)) for columns in choices]
+    made = [
+        (columns, _alike(listed, columns, parts))
+        for columns in (
+            [c for c in every if c in few],
+            [c for c in every if c in few or c in _CACHE_OPS],
+            every,
+        )
+    ]
     chosen, rows = next(
         (
             (columns, rows)
@@ -405,8 +407,10 @@ def _alike(
         tuple([row[c] is None if _is_time(c) else row[c] for c in columns if c != "tensor"])
         for row in rows
     ]
-    found = folded(zip(named, says, strict=True))
-    return [_of_all(row.name, [rows[k] for k in row.places], columns) for row in found]
+    return [
+        _of_all(row.name, [rows[k] for k in row.places], columns)
+        for row in folded(zip(named, says, strict=True))
+    ]
 
 
 def _of_all(name: str, rows: Sequence[Row], columns: Sequence[str]) -> Row:

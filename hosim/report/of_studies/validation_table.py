@@ -19,7 +19,12 @@ def validation(data: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [_figures(data)]
     if data["errors"]:
         parts += [
-            _rivals(data["errors"]),
+            open_table(
+                "Beside predictions without a model",
+                *RIVALS,
+                wraps=RIVALS[:1],
+                rows=rival_rows(data["errors"]),
+            ),
             *(
                 paragraph(line, style="" if data["explained"] else "yellow")
                 for line in verdict_lines(data)
@@ -36,7 +41,7 @@ def validation(data: Mapping[str, Any]) -> RenderableType:
     ]
     if data["given"]:
         parts.append(paragraph(taken_from_recording(data)))
-        parts.append(_constants(data["given"]))
+        parts.append(open_table("", *CONSTANTS, rows=constant_rows(data["given"])))
     return Group(*parts)
 
 
@@ -63,10 +68,6 @@ def constant_rows(given: Mapping[str, Any]) -> list[Row]:
         )
         for name, one in named
     ]
-
-
-def _constants(given: Mapping[str, Any]) -> RenderableType:
-    return open_table("", *CONSTANTS, rows=constant_rows(given))
 
 
 def rows(data: Mapping[str, Any]) -> list[Row]:
@@ -195,12 +196,6 @@ def _count(runs: Sequence[Sequence[int]]) -> int:
     return sum(last - first + 1 for first, last in runs)
 
 
-def _rivals(errors: Mapping[str, Any]) -> RenderableType:
-    return open_table(
-        "Beside predictions without a model", *RIVALS, wraps=RIVALS[:1], rows=rival_rows(errors)
-    )
-
-
 def schemes(data: Mapping[str, Any]) -> RenderableType:
     """A ``hosim.schemes/2`` as tables: a row a scheme and a row a plan, predicted beside
     measured.
@@ -221,9 +216,11 @@ def schemes(data: Mapping[str, Any]) -> RenderableType:
                 (makespan["measured_ns"], makespan["simulated_ns"]),
                 (peak["measured_bytes"], peak["simulated_bytes"]),
             )
-            name = f"{run['model']} {run['mode']} {run['length']:,}"
             table.add_row(
-                name, run["scheme"], *_cells(*times, *sizes), _time(run["stall"]["simulated_ns"])
+                f"{run['model']} {run['mode']} {run['length']:,}",
+                run["scheme"],
+                *_cells(*times, *sizes),
+                _time(run["stall"]["simulated_ns"]),
             )
         parts.append(table)
     if data["plans"]:
@@ -368,12 +365,11 @@ def ranks_table(data: Mapping[str, Any]) -> RenderableType:
                 f"{rank['collectives']:,}",
                 "yes" if rank["explained"] else "no",
                 human_percent(rank["errors"]["makespan"], 2, signed=True),
-                *[_start(rank[key]) for key in ("errors", "alone", "by_launches", "by_held_host")],
+                *[
+                    time_and_share(rank[key]["p95_start_ns"], rank[key]["span_ns"])
+                    for key in ("errors", "alone", "by_launches", "by_held_host")
+                ],
             )
             for rank in data["ranks"]
         ],
     )
-
-
-def _start(errors: Mapping[str, Any]) -> str:
-    return time_and_share(errors["p95_start_ns"], errors["span_ns"])

@@ -16,8 +16,7 @@ from hosim.data.allocator_blocks import MIN_BLOCK, in_blocks
 from hosim.engine.allocators import CachingAllocator, Driver, PoolId
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.report.timelines.timeline_curves import end_ns
-from hosim.report.timelines.timeline_rows import of_devices
+from hosim.report.timelines.timeline_rows import end_ns, of_devices
 from hosim.result import EXPANDABLE, STATIC, Residency, Result
 
 LABEL = "hosim: synthetic addresses"
