@@ -203,7 +203,7 @@ class _Counted:
             heappush(self._waiting, (until, size))
 
     def pass_time(self, now: int) -> None:
-        """What waits until ``now`` at the latest is free."""
+        """Free the memory that waits until ``now`` at the latest."""
         while self._waiting and self._waiting[0][0] <= now:
             self._active -= heappop(self._waiting)[1]
 
@@ -254,7 +254,7 @@ class _Placed:
         self._allocator.free(address)
 
     def pass_time(self, now: int) -> None:
-        """What waits until ``now`` at the latest is free."""
+        """Free the memory that waits until ``now`` at the latest."""
         while self._waiting and self._waiting[0][0] <= now:
             self._allocator.complete(heappop(self._waiting)[1])
 

@@ -178,14 +178,18 @@ def verdict(plan: Plan, hardware: Hardware, budget_bytes: int) -> Result:
 
 
 def _covered(by_loop: Callable[[], Result | None], forced: bool) -> Result | None:
-    """What the loop says; ``None`` where it does not cover what is asked, an error if ``forced``."""
+    """Return the result of the loop; ``None`` where it does not cover the question, an error if
+    ``forced``.
+    """
     try:
         return by_loop()
     except UncoveredError as error:
         if not forced:
             return None
-        message = f"the loop does not cover {error}; leave engine out, or give {REFERENCE}"
-        raise InputError(message, source="engine") from None
+        raise InputError(
+            f"the loop does not cover {error}; leave engine out, or give {REFERENCE}",
+            source="engine",
+        ) from None
 
 
 def _by_reference(

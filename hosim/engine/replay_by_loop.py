@@ -167,7 +167,7 @@ class LoopReplay:
             raise UncoveredError(TOO_LARGE)
 
     def _volume(self, t: int, channel: int) -> int | None:
-        """What flows of a tensor's next copy on a channel (rule 15); ``None``: its bytes."""
+        """Return the volume of a tensor's next copy on a channel (rule 15); ``None``: its bytes."""
         return (
             None
             if self._factor is None

@@ -18,7 +18,7 @@ from hosim.engine.cells.current_extensions import is_current
 from hosim.engine.cells.declared_arrays import Array
 
 COMPILED = is_current(compiled_loop, Path(__file__).parents[1], "loop*.py")
-"""Whether simulations run compiled."""
+"""True where simulations run compiled."""
 
 Cells = Any
 """Integers by position: a list, or a memory view of an array, as the form of the loop wants
