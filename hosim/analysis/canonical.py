@@ -150,12 +150,10 @@ def plan_fingerprint(plan: Plan, label: str) -> str:
     """A fingerprint of a plan of a canonical graph; if the policy decides during the replay, of the
     policy's ``label``.
     """
-    cache_ops = [(c.op, c.tensor, c.source, c.destination, c.after) for c in plan.cache_ops]
-    edited = graph_fingerprint(plan.graph) if plan.edits is not None else ""
     return digest(
-        repr(cache_ops),
+        repr([(c.op, c.tensor, c.source, c.destination, c.after) for c in plan.cache_ops]),
         repr(sorted(plan.initial.items())),
-        edited,
+        graph_fingerprint(plan.graph) if plan.edits is not None else "",
         label if plan.runtime is not None else "",
     )
 

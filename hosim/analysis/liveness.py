@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 Positions: TypeAlias = "npt.NDArray[np.int64]"
 
 USUAL_DEVICE_TIER = "hbm"
-"""What machines call their device tier: the account of a workload for no machine takes a home of
-another name for a tier below.
+"""The name that machines give their device tier. The account of a workload for no machine takes a
+home of another name for a tier below.
 """
 
 
@@ -94,9 +94,12 @@ def static_curve(graph: Graph, device_tier: str = USUAL_DEVICE_TIER) -> list[int
     resident.
     """
     begin, end = held_from_to(graph, device_tier)
-    sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
-    workspaces = [0 if op.processor else op.workspace_bytes for op in graph.ops.each()]
-    return held_while(sizes, begin, end, workspaces)
+    return held_while(
+        graph.tensors.column(lambda tensor: tensor.size_bytes),
+        begin,
+        end,
+        [0 if op.processor else op.workspace_bytes for op in graph.ops.each()],
+    )
 
 
 def held_while(

@@ -92,8 +92,9 @@ def lives(
             does = flags[begin[t] : begin[t + 1]].tobytes()
             key = users, does, starts, survives[t], where  # all that a life depends on
             if key not in known:
-                at = uses_at.get(t, 0)
-                known[key] = _life(graph, points, order, t, starts, at, where, repeats)
+                known[key] = _life(
+                    graph, points, order, t, starts, uses_at.get(t, 0), where, repeats
+                )
             life = known[key]
             if life is not None:
                 found[life].append(t)

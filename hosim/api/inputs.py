@@ -145,9 +145,7 @@ def load(
 
 def under(graph: Graph, runtime: AnyRuntime) -> Graph:
     """The graph under a runtime, if one is asked for. Raises :class:`InputError`."""
-    if runtime is None:
-        return graph
-    return runtimes.under_runtime(graph, runtime)
+    return graph if runtime is None else runtimes.under_runtime(graph, runtime)
 
 
 def machine(hardware: Machine) -> Hardware:
@@ -158,9 +156,11 @@ def machine(hardware: Machine) -> Hardware:
         return hardware
     from hosim.shipped import find_hardware
 
-    if isinstance(hardware, Mapping):
-        return io.hardware_from_dict(dict(hardware), source="hardware")
-    return io.load_hardware(find_hardware(named(hardware, "hardware")))
+    return (
+        io.hardware_from_dict(dict(hardware), source="hardware")
+        if isinstance(hardware, Mapping)
+        else io.load_hardware(find_hardware(named(hardware, "hardware")))
+    )
 
 
 def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:

@@ -94,8 +94,9 @@ class AnswerFrame(DataFrame):
         shown: dict[str, list[Any]] = {}
         rows = records(self)
         for name in map(str, self.columns):
-            values = [printable(cell(name, row[name])) for row in rows]
-            shown.setdefault(printable(column_title(name)), values)
+            shown.setdefault(
+                printable(column_title(name)), [printable(cell(name, row[name])) for row in rows]
+            )
         return DataFrame(shown, index=self.index)
 
 
@@ -307,8 +308,9 @@ def _compared_machines(
     listed = several(machines, "hardware", "a list of machines")
     if not listed:
         raise InputError("expected at least one machine, got an empty list", source="hardware")
-    chosen = "hyperoffload" if policies is None else policies
-    asked = questions(workload, listed, chosen, budget, **options)
+    asked = questions(
+        workload, listed, "hyperoffload" if policies is None else policies, budget, **options
+    )
     with in_cell() as tell:
         found = study.compare_machines(asked, tell).frame
     table = ComparedFrame(found)
@@ -407,8 +409,7 @@ def sweep(
     table.attrs[VARIED] = {**found.varying, **chosen}
     table.attrs[DEVICE_TIER] = asked.hardware.device_tier
     title = f"{asked.graph.name} on {asked.hardware.name}"
-    fields = list(found.varying)
-    table.attrs[ANSWER] = sweep_answer(title, found.rows, fields, asked.hardware)
+    table.attrs[ANSWER] = sweep_answer(title, found.rows, list(found.varying), asked.hardware)
     return table
 
 
@@ -473,8 +474,9 @@ def diff(
         graph = a.workload
     profile = budget_bytes = None
     if hardware is not None:
-        devices = options["devices"]
-        profile = machine(hardware) if graph is None else machine_of(graph, hardware, devices)
+        profile = (
+            machine(hardware) if graph is None else machine_of(graph, hardware, options["devices"])
+        )
     if graph is not None and profile is not None:
         budget_bytes = read_budget(budget).of(graph, profile)[1]
     return differ(

@@ -134,9 +134,11 @@ def _parameters(workload: Any) -> dict[str, Any] | None:
 
     if isinstance(workload, str):
         return importers.builder_parameters(workload) if names_model(workload) else None
-    if isinstance(workload, Mapping) and ("model" in workload or "model_type" in workload):
-        return importers.builder_parameters(workload)
-    return None
+    return (
+        importers.builder_parameters(workload)
+        if isinstance(workload, Mapping) and ("model" in workload or "model_type" in workload)
+        else None
+    )
 
 
 def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:

@@ -158,9 +158,10 @@ def _budgets(asked: Question, budget: Budget) -> _Slider:
         if wanted <= allowed:
             places[str(value)] = (wanted, {BUDGET: value})
     ordered = sorted(places.items(), key=lambda place: place[1][0])
-    begin = "all" if budget is None or str(budget) not in places else str(budget)
     return _Slider(
-        "budget", {**{name: fields for name, (_, fields) in ordered}, "all": {BUDGET: None}}, begin
+        "budget",
+        {**{name: fields for name, (_, fields) in ordered}, "all": {BUDGET: None}},
+        "all" if budget is None or str(budget) not in places else str(budget),
     )
 
 
@@ -195,8 +196,9 @@ def cell(of: object) -> str:
     if isinstance(of, Fit):
         return html(Group(paragraph(f"{of}."), fit(fit_rows(of), "", of.answer is not None)))
     if isinstance(of, Frontier):
-        table = frontier(frontier_rows(of), of.question.hardware, "")
-        return html(Group(paragraph(f"{of}."), table))
+        return html(
+            Group(paragraph(f"{of}."), frontier(frontier_rows(of), of.question.hardware, ""))
+        )
     if isinstance(of, Diff):
         return html(diff(of.figures, of.tensors, of.ops, str(of), (of.a, of.b), _MOST, of.parts))
     if isinstance(of, Blame):

@@ -242,11 +242,11 @@ def replay_stages(
         machine(hardware) if hardware is not None else made_for[0] if made_for is not None else None
     )
     if found is None:
-        message = (
+        raise InputError(
             "the plans do not say which machine they are for: name one, as in "
-            "hosim.replay_stages(plans, 'h100')"
+            "hosim.replay_stages(plans, 'h100')",
+            source="plans",
         )
-        raise InputError(message, source="plans")
     compete = None if compete is None else flag(compete, "compete")
     profile = _on_stages([each.graph for each in listed], found)
     for stage, each in enumerate(listed):

@@ -93,9 +93,9 @@ def figure_of(shown: Result | Plan | DataFrame | Fit | Frontier) -> Figure:
         return _fit_figure(shown)
     if "run" in getattr(shown, "columns", ()):
         return _robustness_figure(shown)
-    if VARIED in getattr(shown, "attrs", {}):
-        return _sweep_figure(shown)
-    return _comparison_figure(shown)
+    return (
+        _sweep_figure(shown) if VARIED in getattr(shown, "attrs", {}) else _comparison_figure(shown)
+    )
 
 
 def _sweep_figure(table: DataFrame) -> Figure:
@@ -145,24 +145,27 @@ def _robustness_figure(table: DataFrame) -> Figure:
 
     rows = percentiles(table)
     makespans = rows[rows["figure"] == "makespan_ns"].astype(object)
-    times = {
-        str(row["policy"]): [
-            None if isna(row[key]) else int(row[key]) for key in ("nominal", "p50", "p95")
-        ]
-        for row in makespans.to_dict("records")
-    }
-    return studies.spread_figure(times, "Makespan with varied times")
+    return studies.spread_figure(
+        {
+            str(row["policy"]): [
+                None if isna(row[key]) else int(row[key]) for key in ("nominal", "p50", "p95")
+            ]
+            for row in makespans.to_dict("records")
+        },
+        "Makespan with varied times",
+    )
 
 
 def _frontier_figure(found: Frontier) -> Figure:
     tier, asked = found.question.hardware.device_tier, found.question
-    curve = [
-        (result.peak_bytes[tier], result.makespan_ns)
-        for result in found.pareto
-        if result.makespan_ns is not None
-    ]
     return studies.frontier_figure(
-        {asked.choice.label: curve},
+        {
+            asked.choice.label: [
+                (result.peak_bytes[tier], result.makespan_ns)
+                for result in found.pareto
+                if result.makespan_ns is not None
+            ]
+        },
         f"{asked.graph.name} on {asked.hardware.name}: makespan by peak memory of {tier}",
     )
 

@@ -137,9 +137,8 @@ def _served(run: LoggedRun, base: Runtime, source: str) -> list[RunBeside]:
         )
     except HosimError as error:
         raise InputError(str(error), source=source, where=where) from None
-    whole = RunBeside(name, 0.0, 0.0, 0.0, 1.0, 0.0, {}, memory, run.server.request_s)
     return [
-        whole,
+        RunBeside(name, 0.0, 0.0, 0.0, 1.0, 0.0, {}, memory, run.server.request_s),
         *(
             RunBeside(
                 f"{name}, {counted(round(step.sequences), 'sequence')}",
@@ -165,9 +164,11 @@ def tokens_of(graph: Graph, source: str, where: str) -> float:
             where=where,
         )
     batch = _of(recipe, "batch") * _of(recipe, "micro_batches")
-    if recipe["phase"] == "decode":
-        return batch
-    return batch * _of(recipe, "sequence", Run().sequence) / _of(recipe, "context_parallel")
+    return (
+        batch
+        if recipe["phase"] == "decode"
+        else batch * _of(recipe, "sequence", Run().sequence) / _of(recipe, "context_parallel")
+    )
 
 
 def _of(recipe: Mapping[str, Any], key: str, default: int = 1) -> int:

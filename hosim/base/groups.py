@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 Row = Mapping[str, Any]
 K = TypeVar("K")
 V = TypeVar("V")
+N = TypeVar("N", int, float)
 
 
 def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
@@ -17,6 +18,18 @@ def grouped(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
     found: dict[K, list[V]] = {}
     for key, value in pairs:
         found.setdefault(key, []).append(value)
+    return found
+
+
+def summed(pairs: Iterable[tuple[K, N]]) -> dict[K, N]:
+    """The sums of values by their keys, in the order of the first of each.
+
+    >>> summed([("a", 1), ("b", 2), ("a", 3)])
+    {'a': 4, 'b': 2}
+    """
+    found: dict[K, N] = {}
+    for key, value in pairs:
+        found[key] = found.get(key, 0) + value
     return found
 
 

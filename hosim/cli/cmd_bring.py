@@ -377,12 +377,14 @@ def _fit_kernels(given: Given) -> None:
 
     files, base, output = given.kernels, given.base, given.output
     path = find_hardware(base)
-    tables = recordings.of_machine(
-        [table for file in files for table in recordings.read_kernel_tables(file)],
-        given.machine,
-        "--machine",
+    fits = fit_kernels(
+        recordings.of_machine(
+            [table for file in files for table in recordings.read_kernel_tables(file)],
+            given.machine,
+            "--machine",
+        ),
+        io.load_hardware(path),
     )
-    fits = fit_kernels(tables, io.load_hardware(path))
     if output is not None:
         stem = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
         write(
@@ -420,8 +422,9 @@ def _fit_traces(given: Given) -> None:
     try:
         if hold_out is not None:
             predictions = [held(trace, hold_out) for trace in recorded.traces]
-            learned = tuple(learned_part(trace, hold_out) for trace in recorded.traces)
-            seen = Measurements(learned, recorded.sweeps)
+            seen = Measurements(
+                tuple(learned_part(trace, hold_out) for trace in recorded.traces), recorded.sweeps
+            )
         calibration = fitted(seen, machine)
     except InputError as error:  # of a recording, by its name
         raise InputError(

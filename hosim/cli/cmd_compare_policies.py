@@ -271,8 +271,10 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     )
     lines = []
     if best is not None and any(best.stall_ns.values()):
-        found = following(given, _OPTIONS, "blame", policy=best.policy)
-        lines += [(line, "why it waits") for line in found]
+        lines += [
+            (line, "why it waits")
+            for line in following(given, _OPTIONS, "blame", policy=best.policy)
+        ]
     if best is not None:
         lines += [(line, "less memory") for line in following(given, _OPTIONS, "frontier")]
     chosen = _chosen(asked, given) if is_plain() else ""

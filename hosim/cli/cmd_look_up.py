@@ -34,8 +34,9 @@ def policies(given: Given) -> None:
 
     names = policy_names()
     known, packages = [policy_named(name) for name in names], [package_of(name) for name in names]
-    alone = [p.name for p in known if p.by_name_only or p.needs_routing]
-    answer = listed.policies_in_short(known, alone, _next("policies"))
+    answer = listed.policies_in_short(
+        known, [p.name for p in known if p.by_name_only or p.needs_routing], _next("policies")
+    )
     data = {"policies": list(map(listed.policy_figures, known, packages))}
     show_answer(answer, given, lambda: data, lambda: [listed.policies(known, packages)])
 
@@ -149,9 +150,10 @@ def list_models(given: Given) -> None:
     if given.json:
         print_json({"models": [listed.model_figures(model) for model in models.listed_models()]})
     else:
-        runs = {name: models.FAMILIES[type(sizes)].phases for name, sizes in models.PRESETS.items()}
-        asked_on = (("hosim workload models --detail", "parameters, weights, what is left out"),)
-        short = listed.models_in_short(runs, asked_on)
+        short = listed.models_in_short(
+            {name: models.FAMILIES[type(sizes)].phases for name, sizes in models.PRESETS.items()},
+            (("hosim workload models --detail", "parameters, weights, what is left out"),),
+        )
         print_answer(short, given, lambda: [listed.models(models.listed_models())])
 
 

@@ -136,8 +136,9 @@ def _answer(asked: Question, replayed: Result) -> None:
     graph, machine = asked.graph, asked.hardware
     alone = resident_step(graph, machine)
     title = comparison_title(graph.name, machine, asked.budget_bytes, alone.peak_bytes)
-    result = replace(replayed, ideal_ns=alone.makespan_ns)
-    console().print(answered(comparison_answer(title, machine, [result])))
+    console().print(
+        answered(comparison_answer(title, machine, [replace(replayed, ideal_ns=alone.makespan_ns)]))
+    )
 
 
 def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hosim import io, study
+from hosim.base.groups import grouped
 from hosim.cli.answers import print_answer, show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import (
@@ -154,8 +155,10 @@ def _export(given: Given, loaded: Plan, machine: Hardware, result: Result) -> No
         write(given.trace, timelines.trace(loaded, machine, result))
         say(f"wrote {given.trace}")
     if given.memory_viz is not None:
-        history = timelines.memory_viz(loaded, machine, result, given.allocator)
-        write_bytes(given.memory_viz, timelines.to_pickle(history))
+        write_bytes(
+            given.memory_viz,
+            timelines.to_pickle(timelines.memory_viz(loaded, machine, result, given.allocator)),
+        )
         say(f"wrote {given.memory_viz}, with synthetic addresses")
 
 
@@ -182,10 +185,7 @@ def _show(given: Given, asked: Question, plan: Plan, result: Result) -> None:
 
 def _warnings(findings: Sequence[Finding]) -> Iterator[str]:
     """The first places of each broken rule, and how many more there are."""
-    by_rule: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_rule.setdefault(finding.rule, []).append(finding)
-    for rule, found in by_rule.items():
+    for rule, found in grouped((finding.rule, finding) for finding in findings).items():
         yield from map(str, found[:_LISTED])
         if len(found) > _LISTED:
             yield f"{rule}: and {len(found) - _LISTED:,} more like these"
@@ -260,8 +260,9 @@ def blame(given: Given) -> None:
 
     def tables() -> Iterator[RenderableType]:
         shown = study.stall_rows(longest[: given.top or _BLAMED])
-        every = [*prices, *found.first_order]
-        yield of_studies.blame(shown, len(longest), found.by_cause, every, str(found))
+        yield of_studies.blame(
+            shown, len(longest), found.by_cause, [*prices, *found.first_order], str(found)
+        )
 
     show_answer(answer, given, data, tables)
 

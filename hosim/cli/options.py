@@ -142,5 +142,6 @@ def console() -> Console:
     nothing = given is not None and not given.strip(
         "0"
     )  # empty or 0, in which nothing can be shown
-    width = None if not nothing and (sys.stdout.isatty() or given) else WIDTH
-    return Console(width=width, highlight=False)
+    return Console(
+        width=None if not nothing and (sys.stdout.isatty() or given) else WIDTH, highlight=False
+    )

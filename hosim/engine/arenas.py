@@ -100,8 +100,7 @@ class PlannedArena:
     def state(self) -> AllocatorState:
         """Return the state of the memory held now, out of what all so far takes."""
         self._pack()
-        live = [k for k, upper in enumerate(self._uppers) if upper < 0]
-        return self._state_of(live)
+        return self._state_of([k for k, upper in enumerate(self._uppers) if upper < 0])
 
     def failure(self) -> str | None:
         """Return whether the packing is higher than the capacity."""

@@ -45,11 +45,11 @@ class MemoryBudget:
             peak = resident_step(graph, hardware).peak_bytes
             wanted = int(peak * self.share)
             if not peak:
-                said = (
+                raise InputError(
                     f"{self.asked} of the workload's memory is nothing, as it has no tensors; "
-                    "give a size such as '40 GiB'"
+                    "give a size such as '40 GiB'",
+                    source="budget",
                 )
-                raise InputError(said, source="budget")
             if not wanted:
                 raise _nothing(self.asked)
         if wanted is None:

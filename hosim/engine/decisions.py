@@ -106,8 +106,9 @@ class Decisions:
         """
         if status == INSPECTS:
             assert self._inspected is not None  # or the loop knows how long
-            ns = self._hardware.inspect_ns if self._next(stream) in self._inspected else 0
-            self._cells["inspected_at"][stream] = self.now_ns + ns
+            self._cells["inspected_at"][stream] = self.now_ns + (
+                self._hardware.inspect_ns if self._next(stream) in self._inspected else 0
+            )
         elif status == DECIDES:
             i = self._next(stream)
             if (self._inspected is None or i in self._inspected) and self._issue(

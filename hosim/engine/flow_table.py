@@ -20,7 +20,7 @@ from hosim.engine.loop_cells import LOW
 from hosim.engine.transfer_rates import TransferRates
 
 _RATE_BITS, WORK_BITS = 62, 122
-"""What a rate, and what an op's work or a volume may take: 64 and 128 bits, less signs and sums."""
+"""The bits of a rate, and of an op's work or a volume: 64 and 128, less signs and sums."""
 
 _UNKNOWN = -1
 
@@ -139,8 +139,7 @@ class FlowTable:
     def add_rates(self, wanted: int) -> None:
         """Let a flow join a combination, as the loop asks for it."""
         row, f = divmod(wanted, self.classes)
-        after = self._row(tuple(sorted((*self._rows[row], f))))
-        self.cells["joined"][wanted] = after
+        self.cells["joined"][wanted] = self._row(tuple(sorted((*self._rows[row], f))))
 
     def add_speed(self, wanted: int) -> None:
         """Say how fast an op goes beside a combination, as the loop asks for it."""

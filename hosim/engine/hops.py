@@ -13,7 +13,7 @@ SEVERAL = -2
 """In the place of a channel: a route over several."""
 
 ROUTES = "routes of several channels"
-"""What the loop says of those."""
+"""The words of the loop for those."""
 
 
 class Hop(NamedTuple):

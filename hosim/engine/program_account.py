@@ -23,6 +23,7 @@ from heapq import heappop, heappush
 from itertools import accumulate
 from typing import TypedDict
 
+from hosim.base.groups import grouped
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.engine.allocators import CachingAllocator
 from hosim.engine.arenas import caching_figures, streams_of_tensors
@@ -80,8 +81,7 @@ def program_account(
     """
     check_program_account(plan, MemoryCount(allocator, IN_PROGRAM_ORDER))
     blocks = _Counted(capacity_bytes) if allocator == LEDGER else _Placed(allocator, capacity_bytes)
-    host = _Host(plan, hardware, timeline, blocks, ahead)
-    failed = host.run()
+    failed = _Host(plan, hardware, timeline, blocks, ahead).run()
     if failed is None:
         return ProgramAccount(blocks.figures(None), None)
     state = blocks.state()
@@ -91,11 +91,11 @@ def program_account(
         f"{human_percent(state.fragmentation)}, "
         f"largest free block {_size(state.largest_free_bytes)}"
     )
-    error = (
+    return ProgramAccount(
+        blocks.figures(state),
         f"out of memory in program order: {failed} of {hardware.device_tier}, where {held} "
-        f"(allocator {allocator}: {detail})"
+        f"(allocator {allocator}: {detail})",
     )
-    return ProgramAccount(blocks.figures(state), error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class _Counted:
             heappush(self._waiting, (until, size))
 
     def pass_time(self, now: int) -> None:
-        """What waits until ``now`` at the latest is free."""
+        """Free the memory that waits until ``now`` at the latest."""
         while self._waiting and self._waiting[0][0] <= now:
             self._active -= heappop(self._waiting)[1]
 
@@ -213,14 +213,13 @@ class _Counted:
 
     def figures(self, out_of_memory: AllocatorState | None) -> AllocatorFigures:
         """Return the figures: what is active is all that is reserved."""
-        at_peak = AllocatorState(self._peak_allocated, self._active_at_peak, 0)
         return AllocatorFigures(
             LEDGER,
             IN_PROGRAM_ORDER,
             self._peak_allocated,
             self._peak_active,
             self._peak_active,
-            at_peak,
+            AllocatorState(self._peak_allocated, self._active_at_peak, 0),
             out_of_memory,
         )
 
@@ -255,7 +254,7 @@ class _Placed:
         self._allocator.free(address)
 
     def pass_time(self, now: int) -> None:
-        """What waits until ``now`` at the latest is free."""
+        """Free the memory that waits until ``now`` at the latest."""
         while self._waiting and self._waiting[0][0] <= now:
             self._allocator.complete(heappop(self._waiting)[1])
 
@@ -292,18 +291,15 @@ class _Host:
         names = {name: s for s, name in enumerate(graph.streams)}
         self._stream_of = [names[op.stream] for op in graph.ops.each()]
         self._home = streams_of_tensors(graph, self._stream_of)
-        self._after: dict[int, list[int]] = {}
-        for k, cache_op in enumerate(plan.cache_ops):
-            self._after.setdefault(cache_op.after, []).append(k)
+        self._after = grouped((cache_op.after, k) for k, cache_op in enumerate(plan.cache_ops))
         self._cache_ops = plan.cache_ops
         self._initial = [
             t for t, where in plan.residency(self._tier).items() if self._tier in where
         ]
-        self._passes: dict[int, list[tuple[str, int]]] = {}
-        for transfer in timeline.transfers:
-            self._passes.setdefault(transfer.cache_op, []).append(
-                (transfer.channel, transfer.end_ns)
-            )
+        self._passes = grouped(
+            (transfer.cache_op, (transfer.channel, transfer.end_ns))
+            for transfer in timeline.transfers
+        )
         self._queued: dict[int | str, int] = {}
         self._used: dict[int, set[int | str]] = {}
         self._dead: set[int] = set()

@@ -110,10 +110,6 @@ class ProgramBase:
         machine, flows = self.machine, self.flows
         names = [channel.name for channel in machine.channels]
         below = [(tier.name, kind) for tier in machine.tiers for kind in LEDGER_KINDS]
-        pins = [
-            0 if tier == machine.device_tier else pin_ns(machine, tier, kind)
-            for tier, kind in below
-        ]
         return {
             "classes": flows.classes,
             "best": longs([min(rate, LARGEST) for rate in self.best]),
@@ -121,7 +117,12 @@ class ProgramBase:
             "slot_from": ints(accumulate(_engines(machine), initial=0)),
             "queue_of": ints([names.index(machine.queue_of[name]) for name in names]),
             "latency": longs([channel.latency_ns for channel in machine.channels]),
-            "pin": longs(pins),
+            "pin": longs(
+                [
+                    0 if tier == machine.device_tier else pin_ns(machine, tier, kind)
+                    for tier, kind in below
+                ]
+            ),
             "pooled": ints([int(tier.pin_pool) for tier in machine.tiers]),
             "pace_of": ints(_by_op(len(self.durations), flows.pace_of, -1)),
             "launch": longs([use.launch_ns for use in flows.uses]),
@@ -177,12 +178,11 @@ def jittered_base(
     """Like :func:`base_of`, with other durations: what copies slow down follows from what ops take
     without jitter.
     """
-    uses = copy_uses(graph, hardware, op_durations(graph, hardware), competes)
     return ProgramBase(
         graph,
         with_memories(hardware) if competes else hardware,
         durations,
-        uses,
+        copy_uses(graph, hardware, op_durations(graph, hardware), competes),
         graph.derived_on(hardware, sent_bytes),
     )
 
@@ -224,10 +224,9 @@ def _shape(graph: Graph) -> dict[str, Any]:
     """The arrays that depend on the graph alone; not to be changed, as every table has the same."""
     tensors, ops, streams = graph.tensors, graph.ops, list(graph.streams)
     counts = {"ops": len(ops), "tensors": len(tensors), "streams": len(streams)}
-    starts = ops.starts()
     given: dict[str, Any] = counts | {
         "stream_of": ints(ops.numbers(lambda op: streams.index(op.stream), "i")),
-        "listed_from": ints(starts),
+        "listed_from": ints(ops.starts()),
         "listed": ints(np.array(ops.named)),
     }
     clocks = len(streams) if len(streams) > 1 else 0

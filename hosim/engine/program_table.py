@@ -102,8 +102,8 @@ class ProgramTable:
         return self._class_of[channel][t], *self.flows.scaled(self.cells["size"][t] * NS_PER_S)
 
     def flow_cells(self) -> dict[str, Cells]:
-        """What flows of each tensor that has places, in two limbs, and its class of flows on each
-        channel, channel by channel.
+        """Return the volume that flows of each tensor that has places, in two limbs, and its class of
+        flows on each channel, channel by channel.
         """
         sizes = np.asarray(self.cells["size"])[: len(self.base) - 1]
         known, alike = np.unique(np.where(np.diff(self.base) > 0, sizes, 0), return_inverse=True)

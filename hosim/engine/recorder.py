@@ -96,7 +96,6 @@ class TimelineRecorder:
 
     def transfer(self, x: Moved) -> None:
         """A transfer ended."""
-        contention = x.end_ns - x.start_ns - x.alone_ns
         self._transfers[x] = TransferRecord(
             x.cache_op,
             x.tensor,
@@ -105,7 +104,7 @@ class TimelineRecorder:
             x.issue_ns,
             x.start_ns,
             x.end_ns,
-            contention,
+            x.end_ns - x.start_ns - x.alone_ns,
         )
 
     def timeline(self, makespan: int) -> Timeline:

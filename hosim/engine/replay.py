@@ -190,14 +190,18 @@ def _replayed(
 
 
 def _covered(by_loop: Callable[[], Result | None], forced: bool) -> Result | None:
-    """What the loop says; ``None`` where it does not cover what is asked, an error if ``forced``."""
+    """Return the result of the loop; ``None`` where it does not cover the question, an error if
+    ``forced``.
+    """
     try:
         return by_loop()
     except UncoveredError as error:
         if not forced:
             return None
-        message = f"the loop does not cover {error}; leave engine out, or give {REFERENCE}"
-        raise InputError(message, source="engine") from None
+        raise InputError(
+            f"the loop does not cover {error}; leave engine out, or give {REFERENCE}",
+            source="engine",
+        ) from None
 
 
 def _by_reference(
@@ -227,11 +231,13 @@ def _drawn(
     timeline = result.timeline
 
     def recorded() -> Timeline | None:
-        if timeline is not None:
-            return timeline
-        return replay(
-            plan, hardware, budget_bytes, record=True, jitter=jitter, compete=compete
-        ).timeline
+        return (
+            timeline
+            if timeline is not None
+            else replay(
+                plan, hardware, budget_bytes, record=True, jitter=jitter, compete=compete
+            ).timeline
+        )
 
     return replace(
         result,
@@ -304,11 +310,11 @@ def replay_stages(
     that are not those of exchanges that can happen, and what :func:`replay` raises.
     """
     if len(plans) < 2 or hardware.devices != len(plans):
-        message = (
+        raise InputError(
             "expected a machine of one device for each of 2 stages or more, got "
-            f"{hardware.devices} for {len(plans)}"
+            f"{hardware.devices} for {len(plans)}",
+            source="stages",
         )
-        raise InputError(message, source="stages")
     begin = time.perf_counter()
     graphs = [plan.graph for plan in plans]
     hardware = _with_processors_of_one(graphs, hardware)
@@ -321,10 +327,9 @@ def replay_stages(
             jitter = None
         from hosim.engine.reference import Simulation
 
-        run = Simulation(
+        whole = Simulation(
             plans, hardware, budget_bytes, record=True, jitter=jitter, compete=compete, tied=tied
-        )
-        whole = run.run()
+        ).run()
     if whole.feasible:
         drawn = [
             replace(r, draws=stage_draws(plan, hardware, r.timeline))
@@ -332,14 +337,11 @@ def replay_stages(
         ]
         last = max(drawn, key=lambda r: r.makespan_ns or 0)
         whole = replace(whole, by_device=tuple(drawn), draws=last.draws)
-    bubble = (
-        bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied)
-        if whole.feasible
-        else (0,) * len(plans)
-    )
     return StagesResult(
         whole if record else result_figures.without_timelines(whole),
-        bubble,
+        bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied)
+        if whole.feasible
+        else (0,) * len(plans),
         time.perf_counter() - begin,
     )
 

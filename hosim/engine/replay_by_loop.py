@@ -103,15 +103,16 @@ class LoopReplay:
     ) -> None:
         graph = plan.graph
         competes = graph.derived(copies_compete) if compete is None else compete
-        if jitter is None:
-            base = base_of(graph, hardware, competes)
-        else:
-            base = jittered_base(
+        base = (
+            base_of(graph, hardware, competes)
+            if jitter is None
+            else jittered_base(
                 graph,
                 hardware,
                 competes,
                 jittered(plan, op_durations(graph, hardware), jitter, 0, {}),
             )
+        )
         self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
         columns = _columns(plan, hardware)
@@ -166,7 +167,7 @@ class LoopReplay:
             raise UncoveredError(TOO_LARGE)
 
     def _volume(self, t: int, channel: int) -> int | None:
-        """What flows of a tensor's next copy on a channel (rule 15); ``None``: its bytes."""
+        """Return the volume of a tensor's next copy on a channel (rule 15); ``None``: its bytes."""
         return (
             None
             if self._factor is None

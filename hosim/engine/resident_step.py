@@ -46,12 +46,14 @@ def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
         tensor.of for tensor, users in zip(graph.tensors, graph.users, strict=True) if users
     } - {""}
     idle = {t for t in idle_below(graph, hardware.device_tier) if graph.tensors[t].of not in used}
-    plan = Plan(
-        graph,
-        "all resident",
-        initial={t: (hardware.device_tier,) for t in graph.initial if t not in idle},
+    result = replay(
+        Plan(
+            graph,
+            "all resident",
+            initial={t: (hardware.device_tier,) for t in graph.initial if t not in idle},
+        ),
+        with_room(graph, hardware),
     )
-    result = replay(plan, with_room(graph, hardware))
     tier = hardware.device_tier
     return ResidentStep(
         result.makespan_ns or 0,

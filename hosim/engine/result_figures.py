@@ -89,8 +89,9 @@ def of_device(
     feasible, makespan = did.error is None, did.makespan_ns
     _check_years(makespan, hardware)
     figures = dict(did.streams) if feasible else {}
-    none_ran = StreamFigures(0, dict.fromkeys(STALL_CAUSES, 0), makespan)
-    main = figures.pop(plan.graph.main_stream, none_ran)
+    main = figures.pop(
+        plan.graph.main_stream, StreamFigures(0, dict.fromkeys(STALL_CAUSES, 0), makespan)
+    )
     moves = whole_moves(plan, hardware.device_tier)
     ledgers = dict(zip([tier.name for tier in hardware.tiers], did.ledgers, strict=True))
     peak = ledgers[hardware.device_tier].peak

@@ -201,20 +201,20 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
                 "expected one of workload, entry and serve", source=source, where=where
             )
         if not _ENTRY.fullmatch(given.get("entry", "module:function")):
-            got = (
+            raise InputError(
                 "expected package.module:function, such as shop.model:example, got "
-                f"{given['entry']!r}"
+                f"{given['entry']!r}",
+                source=source,
+                where=f"{where}.entry",
             )
-            raise InputError(got, source=source, where=f"{where}.entry")
         check_together(gate_files.CASE, given, source, where)
         if "serve" in given:
             kind_of("serve").check(given, source, where)
-        own = parse_tolerances(given.get("tolerance", {}), source)
         cases.append(
             Case(
                 name,
                 folder=os.fspath(folder),
-                tolerances={**general, **own},
+                tolerances={**general, **parse_tolerances(given.get("tolerance", {}), source)},
                 **{
                     option.name: given[option.name]
                     for option in gate_files.CASE
@@ -289,8 +289,7 @@ def pairs(axes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
     >>> pairs(["ab", "xy", "12"])
     [('a', 'x', '1'), ('a', 'y', '2'), ('b', 'x', '2'), ('b', 'y', '1')]
     """
-    order = sorted(range(len(axes)), key=lambda k: -len(axes[k]))
-    first, second, *others = order
+    first, second, *others = sorted(range(len(axes)), key=lambda k: -len(axes[k]))
     found = []
     for i, j in product(range(len(axes[first])), range(len(axes[second]))):
         at = {first: i, second: j, **{k: (i + j) % len(axes[k]) for k in others}}

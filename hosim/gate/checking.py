@@ -126,9 +126,11 @@ def check(
     measured in place of baselines (:func:`baselines_at`): what it does not have is new, and
     what it alone has, drift. Raises :class:`InputError` for a revision that is not there.
     """
-    if against:
-        return _check_against(against, suite, tuple(names), jobs, kept, tell)
-    return _check(suite, tuple(names), jobs, kept, tell)
+    return (
+        _check_against(against, suite, tuple(names), jobs, kept, tell)
+        if against
+        else _check(suite, tuple(names), jobs, kept, tell)
+    )
 
 
 def _check_against(

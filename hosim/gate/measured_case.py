@@ -14,6 +14,7 @@ from hosim.analysis.costmodel import op_durations
 from hosim.analysis.remarks import check_made_for
 from hosim.analysis.verifying import verify
 from hosim.base.files import parse, to_text
+from hosim.base.groups import grouped, summed
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.data.versions import VERSIONS
 from hosim.errors import HosimError, InfeasibleError, illegal_plan
@@ -77,8 +78,9 @@ def kept_plan(
     with suppress(HosimError):
         if text is not None:
             found: Any = parse(text, f"{name}.json")
-            plan = plan_from_dict(found["plan"], graph)
-            return replace(plan, origin=None, notes=tuple(found["notes"]))
+            return replace(
+                plan_from_dict(found["plan"], graph), origin=None, notes=tuple(found["notes"])
+            )
     made = make_plan(graph, hardware, choice, budget)
     if made.runtime is None:
         keep_text(to_text({"plan": plan_to_dict(made), "notes": made.notes}), kept, name)
@@ -96,9 +98,11 @@ def measure(case: Case, kept: Path | None = None) -> Measured:
     """The record of a case, or the error of one that does not fit. ``kept``: see
     :mod:`hosim.gate.imports`. Raises :class:`HosimError`.
     """
-    if case.serve is not None:
-        return kind_of("serve").measure(case)
-    return measure_graph(case, _graph(case, kept), _source(case), kept)
+    return (
+        kind_of("serve").measure(case)
+        if case.serve is not None
+        else measure_graph(case, _graph(case, kept), _source(case), kept)
+    )
 
 
 def measure_graph(case: Case, graph: Graph, source: str = "", kept: Path | None = None) -> Measured:
@@ -122,21 +126,6 @@ def measure_graph(case: Case, graph: Graph, source: str = "", kept: Path | None 
 def _unfit(case: Case, asked: Question, error: str | None) -> Measured:
     """The record of a case that does not fit: its question, and its graph."""
     kept, shapes, again, reads = graph_record(asked.graph)
-    wanted = Record(
-        case=case.name,
-        asked=asked_of(case),
-        fingerprints={"graph": graph_fingerprint(asked.graph)},
-        metrics={},
-        machine=flat_profile(asked.hardware) | {"budget": exact_size(asked.budget_bytes)},
-        peaks={},
-        moved={},
-        stalls=Listing(),
-        durations=Listing(),
-        curve=(),
-        hosim=__version__,
-        versions=VERSIONS,
-        graph=kept,
-    )
     return Measured(
         None,
         error,
@@ -144,7 +133,21 @@ def _unfit(case: Case, asked: Question, error: str | None) -> Measured:
         shapes=shapes,
         again=again,
         reads=reads,
-        wanted=wanted,
+        wanted=Record(
+            case=case.name,
+            asked=asked_of(case),
+            fingerprints={"graph": graph_fingerprint(asked.graph)},
+            metrics={},
+            machine=flat_profile(asked.hardware) | {"budget": exact_size(asked.budget_bytes)},
+            peaks={},
+            moved={},
+            stalls=Listing(),
+            durations=Listing(),
+            curve=(),
+            hosim=__version__,
+            versions=VERSIONS,
+            graph=kept,
+        ),
     )
 
 
@@ -369,11 +372,10 @@ class _Story:
             if away
             else {}
         )
-        residents = [self._with_span(item, tier, at) for item in _listing(held).items]
         return PeakRecord(
             self._running(at),
             {kind: b for kind, b in composition.items() if b},
-            Listing(tuple(residents)),
+            Listing(tuple([self._with_span(item, tier, at) for item in _listing(held).items])),
             _listing(gone),
         )
 
@@ -409,12 +411,12 @@ class _Story:
         """The tensors that exist at an instant and are used later or survive the step."""
         start, end = self.timeline.op_start_ns, self.timeline.op_end_ns
         initial = self.plan.residency("")
-        needed = []
-        for t, users in enumerate(self.graph.users):
-            born = t in initial or (bool(users) and start[users[0]] <= at)
-            if born and (self.graph.survives[t] or any(end[i] > at for i in reversed(users))):
-                needed.append(t)
-        return needed
+        return [
+            t
+            for t, users in enumerate(self.graph.users)
+            if (t in initial or (users and start[users[0]] <= at))
+            and (self.graph.survives[t] or any(end[i] > at for i in reversed(users)))
+        ]
 
     def _running(self, at: int) -> str | None:
         """The op that runs at an instant; of several, the one that started last."""
@@ -461,17 +463,21 @@ class _Story:
     def moved(self) -> dict[str, Listing]:
         """Bytes by channel and tensor."""
         tensors = self.graph.tensors
-        bytes_of: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
-        for x in self.timeline.transfers:
-            bytes_of[x.channel][tensors[x.tensor].kind, tensors[x.tensor].name] += x.bytes
-        return {channel: _listing(listed) for channel, listed in bytes_of.items()}
+        return {
+            channel: _listing(
+                summed(((tensors[x.tensor].kind, tensors[x.tensor].name), x.bytes) for x in moved)
+            )
+            for channel, moved in grouped((x.channel, x) for x in self.timeline.transfers).items()
+        }
 
     def stalls(self) -> Listing:
         """Nanoseconds by cause and op."""
-        waited: dict[tuple[str, str], int] = defaultdict(int)
-        for stall in self.timeline.stalls:
-            waited[stall.cause, self.graph.ops[stall.op].name] += stall.stall_ns
-        return _listing(waited)
+        return _listing(
+            summed(
+                ((stall.cause, self.graph.ops[stall.op].name), stall.stall_ns)
+                for stall in self.timeline.stalls
+            )
+        )
 
 
 def waits_for(graph: Graph, timeline: Timeline) -> dict[str, str]:

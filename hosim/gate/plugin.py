@@ -36,8 +36,7 @@ MARKER = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds ``--hosim-update``."""
-    group = parser.getgroup("hosim", "simulated memory")
-    group.addoption(
+    parser.getgroup("hosim", "simulated memory").addoption(
         "--hosim-update",
         action="store_true",
         help="rewrite the baselines of hosim_gate.assert_matches_baseline()",

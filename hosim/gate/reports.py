@@ -54,12 +54,11 @@ def to_dict(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, 
 def junit(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
     """JUnit XML: one test case per case, with an explanation if it failed."""
     errors = sum(v.verdict == ERROR for v in verdicts)
-    failures = sum(v.fails(strict) for v in verdicts) - errors
     suite = ET.Element(
         "testsuite",
         name="hosim",
         tests=str(len(verdicts)),
-        failures=str(failures),
+        failures=str(sum(v.fails(strict) for v in verdicts) - errors),
         errors=str(errors),
         skipped="0",
     )
@@ -84,7 +83,6 @@ def junit(verdicts: Sequence[CaseVerdict], strict: bool = False) -> str:
 def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, Any]:
     """SARIF 2.1.0: a result for each case that fails, at its place."""
     failing = [v for v in verdicts if v.fails(strict)]
-    rules = sorted({v.verdict for v in failing})
     return {
         "$schema": SARIF,
         "version": "2.1.0",
@@ -96,7 +94,7 @@ def sarif(verdicts: Sequence[CaseVerdict], strict: bool = False) -> dict[str, An
                         "version": __version__,
                         "rules": [
                             {"id": rule, "shortDescription": {"text": f"simulated step: {rule}"}}
-                            for rule in rules
+                            for rule in sorted({v.verdict for v in failing})
                         ],
                     }
                 },
@@ -227,10 +225,9 @@ def with_a_row(verdicts: Sequence[CaseVerdict]) -> list[CaseVerdict]:
 
 def noted(verdicts: Sequence[CaseVerdict]) -> list[str]:
     """A line for each note on the figures, with the cases that have it, or how many they are."""
-    having = grouped((line, v.case) for v in verdicts for line in v.notes)
     return [
         f"{', '.join(cases) if len(cases) <= _NAMED else counted(len(cases), 'case')}: {line}"
-        for line, cases in having.items()
+        for line, cases in grouped((line, v.case) for v in verdicts for line in v.notes).items()
     ]
 
 

@@ -236,9 +236,11 @@ def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
             kind_of("serve").check(given, "marker hosim", "serve")
     except InputError as error:
         _fail(str(error))
-    written = item.config.stash.setdefault(_WRITTEN, {})
     return SimulatedStep(
-        Case(name, folder=str(folder), tolerances=tolerances, **given), folder, update, written
+        Case(name, folder=str(folder), tolerances=tolerances, **given),
+        folder,
+        update,
+        item.config.stash.setdefault(_WRITTEN, {}),
     )
 
 

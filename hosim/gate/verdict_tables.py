@@ -73,14 +73,13 @@ def metric_cells(m: MetricVerdict) -> tuple[str, ...]:
         NOTHING if value is None else human(m.name, value) for value in (m.before, m.now)
     )
     sign = "+" if m.change > 0 else ""
-    share = f"{sign}{100 * m.change / m.before:.1f} %" if m.change and m.before else ""
     return (
         m.name,
         m.verdict,
         before,
         now,
         f"{sign}{human(m.name, m.change)}" if m.change else NOTHING,
-        share,
+        f"{sign}{100 * m.change / m.before:.1f} %" if m.change and m.before else "",
     )
 
 
@@ -119,17 +118,18 @@ def _whole(title: str, record: Record) -> RenderableType:
     )
     parts: list[RenderableType] = [table]
     for tier, peak in sorted(record.peaks.items()):
-        held = open_table(
-            f"{tier} at its peak" + (f", at op {peak.op}" if peak.op is not None else ""),
-            "kind",
-            "bytes",
-            left=1,
-            rows=[
-                (kind.replace("_", " "), human_size(size))
-                for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1])
-            ],
+        parts.append(
+            open_table(
+                f"{tier} at its peak" + (f", at op {peak.op}" if peak.op is not None else ""),
+                "kind",
+                "bytes",
+                left=1,
+                rows=[
+                    (kind.replace("_", " "), human_size(size))
+                    for kind, size in sorted(peak.composition.items(), key=lambda pair: -pair[1])
+                ],
+            )
         )
-        parts.append(held)
     parts += [paragraph(*record.notes, space=True)] if record.notes else []
     versions = ", ".join(f"{name} {number}" for name, number in record.versions.items())
     parts.append(paragraph(f"Written by hosim {record.hosim} (versions: {versions}).", style="dim"))
@@ -164,12 +164,11 @@ def _case(v: CaseVerdict) -> Iterator[str]:
     if v.note:
         yield html_paragraph(v.note)
     if v.metrics:
-        bad = [k for k, m in enumerate(v.metrics) if m.verdict in FAILING]
         yield table(
             ("metric", "verdict", "before", "now", "change", ""),
             map(metric_cells, v.metrics),
             left=2,
-            bad=bad,
+            bad=[k for k, m in enumerate(v.metrics) if m.verdict in FAILING],
         )
     if v.explanation:
         yield lines(v.explanation)

@@ -79,13 +79,12 @@ def _asked(row: Mapping[str, Any]) -> tuple[str, ...]:
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
     """A row as text: model, card, context, memory and times."""
     free = row["capacity_bytes"] - row["needed_bytes"]
-    room = f"yes\n{human_size(free)} free" if free >= 0 else f"no\nlacks {human_size(-free)}"
     return (
         row["model"],
         row["card"],
         f"{row['context']:,}",
         human_size(row["needed_bytes"]),
-        room,
+        f"yes\n{human_size(free)} free" if free >= 0 else f"no\nlacks {human_size(-free)}",
         *(_time(row[key]) for key in ("resident", "below", "experts")),
     )
 

@@ -147,9 +147,8 @@ def summary(explained: Explanation) -> RenderableType:
     """Return the summary that fits a screen: the tensors that matter most, and what became of all
     gaps in numbers.
     """
-    of = grouped((line.gap.tensor, line) for line in explained.lines)
     ranked = sorted(
-        of.values(),
+        grouped((line.gap.tensor, line) for line in explained.lines).values(),
         key=lambda found: (-sum(x.exposed_ns for x in found), -sum(x.saved_bytes for x in found)),
     )
     told = [
@@ -302,12 +301,10 @@ def explanation_lines(explained: Explanation, top: int | None = None) -> Rendera
         (t, (*_figures(x), *said, x.moved))
         for t, x, said in zip(tensors, explained.lines, about, strict=True)
     )
-    title = (
-        "Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted "
-        "stalls) decided."
-    )
     table = open_table(
-        title + of_each(rows[:top]), spare=("relief", "pressure", "uses", "recompute", "idle")
+        "Gaps by bytes saved at the peak. The score (over-budget time covered, less weighted "
+        "stalls) decided." + of_each(rows[:top]),
+        spare=("relief", "pressure", "uses", "recompute", "idle"),
     )
     table.add_column("tensor\nkind: gap\nwhy", ratio=1, overflow="fold", no_wrap=False)
     for name in (*_COLUMNS, "pressure", "relief"):
@@ -362,13 +359,12 @@ def waits(explained: Explanation, top: int | None = None) -> RenderableType:
         :top
     ]:
         x = explained.copies[wait.transfer].transfer if wait.transfer is not None else None
-        blamed = f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING
         table.add_row(
             graph.ops[wait.op].name,
             wait.cause,
             human_time(wait.start_ns),
             human_time(wait.end_ns - wait.start_ns),
-            blamed,
+            f"{graph.tensors[x.tensor].name} on {x.channel}" if x is not None else NOTHING,
         )
     return Group(table, and_more(len(explained.waits), top))
 
@@ -392,7 +388,6 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
     """
     graph, result = explained.plan.graph, explained.result
     ops = graph.ops
-    device = explained.hardware.device_tier
     return {
         "format": FORMAT,
         "workload": graph.name,
@@ -406,7 +401,7 @@ def to_dict(explained: Explanation, top: int | None = None) -> dict[str, Any]:
         "peak": {
             "op": ops[explained.peak_op].name if explained.peak_op >= 0 else None,
             "before_bytes": explained.peak_bytes,
-            "after_bytes": result.peak_bytes[device],
+            "after_bytes": result.peak_bytes[explained.hardware.device_tier],
         },
         "plan": dict(result.plan),
         **({"unknown_ops": asdict(result.unknown_ops)} if result.unknown_ops else {}),

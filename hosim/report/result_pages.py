@@ -69,11 +69,15 @@ def comparison_page(
         page.picture(comparison_figure(results, hardware.device_tier), "Makespan against peak"),
     ]
     if plans:
-        in_order = sorted(plans, key=lambda pair: pair[1].makespan_ns or 0)
-        shown = [Shown(result.policy, plan, result) for plan, result in in_order]
+        shown = [
+            Shown(result.policy, plan, result)
+            for plan, result in sorted(plans, key=lambda pair: pair[1].makespan_ns or 0)
+        ]
         parts += [page.heading("Timelines"), widget(shown, hardware)]
-    needed = resident_figure(graph, hardware.device_tier, results[0].budget_bytes)
-    picture = page.picture(needed, "Memory that each op needs with everything resident")
+    picture = page.picture(
+        resident_figure(graph, hardware.device_tier, results[0].budget_bytes),
+        "Memory that each op needs with everything resident",
+    )
     parts += [page.folded("What each op needs", [picture]), _folded_tables(tables)]
     return page.page(f"{results[0].workload} on {results[0].hardware}: policies", parts)
 

@@ -107,6 +107,8 @@ def _took(question: Question) -> TokenTime | None:
         result: Result = question.attempt()
     except HosimError:
         return None
-    if not result.feasible or result.makespan_ns is None:
-        return None
-    return TokenTime(result.makespan_ns, result.makespan_low_ns, result.makespan_high_ns)
+    return (
+        None
+        if not result.feasible or result.makespan_ns is None
+        else TokenTime(result.makespan_ns, result.makespan_low_ns, result.makespan_high_ns)
+    )

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from hosim import engine
 from hosim.analysis import canonical_places
 from hosim.analysis.slack import PathPart, spent_ns, step_path
-from hosim.base.groups import grouped
+from hosim.base.groups import grouped, summed
 from hosim.cache_plan import Plan
 from hosim.data.folded_parts import folded, tensors_of
 from hosim.errors import InfeasibleError
@@ -126,8 +126,7 @@ def stalls_of(
         raise InfeasibleError(
             f"policy {plan.policy}: {result.error}; only a plan that fits has stalls to explain"
         )
-    view = _View(plan, hardware, result, result.timeline)
-    return result, list(view.stalls())
+    return result, list(_View(plan, hardware, result, result.timeline).stalls())
 
 
 class _View:
@@ -211,10 +210,10 @@ class _View:
     def _runtime_remedy(self) -> str:
         """Return the remedy for a wait for a runtime policy, or for the host of a runtime."""
         runtime = self.hardware.software
-        if runtime is not None and runtime.has_host:
-            return f"a host that is there earlier: {runtime.line}"
         return (
-            f"a plan made beforehand: inspecting an op takes {human_time(self.hardware.inspect_ns)}"
+            f"a host that is there earlier: {runtime.line}"
+            if runtime is not None and runtime.has_host
+            else f"a plan made beforehand: inspecting an op takes {human_time(self.hardware.inspect_ns)}"
         )
 
     def _explained(self, stall: Stall, prevented_by: str) -> ExplainedStall:
@@ -386,8 +385,7 @@ def by_cause(stalls: Iterable[ExplainedStall]) -> Mapping[tuple[str, str], int]:
     """Nanoseconds by (cause, what it is on), the largest first: a channel, the tier of another
     processor, or empty.
     """
-    total: dict[tuple[str, str], int] = {}
-    for stall in stalls:
-        key = stall.cause, stall.channel or stall.processor or ""
-        total[key] = total.get(key, 0) + stall.stall_ns
+    total = summed(
+        ((stall.cause, stall.channel or stall.processor or ""), stall.stall_ns) for stall in stalls
+    )
     return dict(sorted(total.items(), key=lambda item: -item[1]))

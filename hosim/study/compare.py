@@ -57,12 +57,11 @@ def compare(
             result = failed(graph, hardware, choice, question.budget_bytes, error)
             results[place] = replace(result, planning_s=time.perf_counter() - begin)
         else:
-            said = (*result.notes, *map(str, notes_on_choice(choice, graph, hardware)))
             results[place] = replace(
                 result,
                 policy=choice.label,
                 ideal_ns=resident_step(graph, hardware).makespan_ns,
-                notes=said,
+                notes=(*result.notes, *map(str, notes_on_choice(choice, graph, hardware))),
             )
             keep(question, plan, results[place])
     listed = [results[place] for place in sorted(results)]
@@ -75,8 +74,10 @@ def _quickest_first(questions: Sequence[Question]) -> list[int]:
     """The places of questions: rules before the policies that search, so that their rows are there
     early.
     """
-    places = range(len(questions))
-    return sorted(places, key=lambda k: questions[k].choice.label.partition(":")[0] in NO_RIVALS)
+    return sorted(
+        range(len(questions)),
+        key=lambda k: questions[k].choice.label.partition(":")[0] in NO_RIVALS,
+    )
 
 
 def _answer(

@@ -4,22 +4,27 @@ equal is left out.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from hosim import engine
 from hosim.analysis import canonical
-from hosim.base.groups import grouped
+from hosim.base.groups import grouped, summed
 from hosim.base.in_cells import InCells
 from hosim.cache_plan import AT_START, PREFETCH, STORE, CacheOp, Plan
 from hosim.errors import InputError
-from hosim.graph import Tensor
+from hosim.graph import Graph, Tensor
+from hosim.hardware import Hardware
 from hosim.notes import each_once, notes
 from hosim.plain_text import counted, shown
+from hosim.policies import policy_names
 from hosim.result import STALL_CAUSES, Result
-from hosim.study.asked import Value
+from hosim.study.asked import AnyPolicy, Value, as_choice, parse_choice
+from hosim.study.runs import check, make_plan
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -248,11 +253,10 @@ def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str
             row |= {f"copied_bytes_{side}": (prefetches + stores) * tensor.size_bytes}
         for op, issued in _after(plan).items():
             ops[op][f"cache_ops_{side}"] = ", ".join(issued)
-        by_tensor = grouped(
+        for name, listed in grouped(
             (graph.tensors[cache_op.tensor].name, f"{cache_op.op} after {_place(plan, cache_op)}")
             for cache_op in sorted(plan.cache_ops, key=lambda c: c.after)
-        )
-        for name, listed in by_tensor.items():
+        ).items():
             tensors[name][f"cache_ops_{side}"] = ", ".join(listed)
     for row in ops.values():
         _without_shared(row)
@@ -288,9 +292,9 @@ def _timelines(a: Side, b: Side, tensors: dict[str, Row], ops: dict[str, Row]) -
         assert result is not None
         assert result.timeline is not None
         timeline, graph = result.timeline, plan.graph
-        moved = _sums((x.tensor, x.bytes) for x in timeline.transfers)
-        waited = _sums((stall.op, stall.stall_ns) for stall in timeline.stalls)
-        resident = _sums(
+        moved = summed((x.tensor, x.bytes) for x in timeline.transfers)
+        waited = summed((stall.op, stall.stall_ns) for stall in timeline.stalls)
+        resident = summed(
             (r.tensor, r.end_ns - r.start_ns) for r in timeline.residencies if r.tier == device
         )
         for t, tensor in enumerate(graph.tensors):
@@ -311,8 +315,77 @@ def _timelines(a: Side, b: Side, tensors: dict[str, Row], ops: dict[str, Row]) -
             ops[op.name] |= ran if start >= 0 else {}
 
 
-def _sums(pairs: Iterable[tuple[int, int]]) -> dict[int, int]:
-    total: dict[int, int] = {}
-    for key, value in pairs:
-        total[key] = total.get(key, 0) + value
-    return total
+# -- sides by their names
+# --------------------------------------------------------------------------------------------------
+
+
+def side_of(
+    what: AnyPolicy | os.PathLike[str] | Plan | Result,
+    graph: Graph | None = None,
+    hardware: Hardware | None = None,
+    budget_bytes: int | None = None,
+) -> Side:
+    """One side of a comparison, from a plan, a result, the path of a file of either, or a policy:
+    its name, the object or a function.
+
+    With ``hardware``, plans are replayed as well. Raises :class:`InputError` for anything else, and
+    for a plan file or a policy without the graph or the machine that it needs.
+    """
+    tier = "hbm" if hardware is None else hardware.device_tier
+    if isinstance(what, Result):
+        return Side(what.policy, result=what, device_tier=tier)
+    if isinstance(what, Plan):
+        return _planned(what.policy, what, hardware, budget_bytes, tier)
+    if isinstance(what, str | os.PathLike):
+        text = os.fspath(what)
+        if os.path.exists(text):
+            return _loaded(text, graph, hardware, budget_bytes, tier)
+        if text.partition(":")[0] not in policy_names():
+            raise InputError(
+                f"neither a file nor a policy (policies: {', '.join(policy_names())})", source=text
+            )
+        choice, label = parse_choice(text), text
+    else:
+        choice = as_choice(what)
+        label = choice.label
+    if graph is None or hardware is None or budget_bytes is None:
+        raise InputError(
+            "a policy needs a workload and a machine to plan for: name both", source=label
+        )
+    made = replace(make_plan(graph, hardware, choice, budget_bytes), policy=choice.label)
+    check(made, hardware, budget_bytes)
+    return _planned(label, made, hardware, budget_bytes, tier)
+
+
+def _loaded(
+    path: str, graph: Graph | None, hardware: Hardware | None, budget_bytes: int | None, tier: str
+) -> Side:
+    from hosim.base.files import content
+    from hosim.base.files.formats import unexpected
+    from hosim.io import check_tiers, load_plan, result_from_dict
+
+    try:
+        data = content(path)
+    except InputError as error:
+        raise unexpected(path, "a plan or a result of hosim", ours=False) or error from None
+    kind = data.get("format") if isinstance(data, dict) else None
+    if isinstance(kind, str) and kind.startswith("hosim.result/"):
+        return Side(path, result=result_from_dict(data, path), device_tier=tier)
+    if not isinstance(kind, str) or not kind.startswith("hosim.plan/"):
+        got = InputError(
+            f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path
+        )
+        raise (None if kind else unexpected(path, "a plan or a result of hosim", ours=False)) or got
+    if graph is None:
+        raise InputError("name the workload that the plan is for (--workload)", source=path)
+    plan = load_plan(path, graph)
+    if hardware is not None:
+        check_tiers(plan, hardware, source=path)
+    return _planned(path, plan, hardware, budget_bytes, tier)
+
+
+def _planned(
+    label: str, plan: Plan, hardware: Hardware | None, budget_bytes: int | None, tier: str
+) -> Side:
+    result = None if hardware is None else engine.replay(plan, hardware, budget_bytes, record=True)
+    return Side(label, plan, result, tier)

@@ -100,8 +100,9 @@ class Machines:
         ]
         following = _name(self, fitting[1]) if len(fitting) > 1 else ""
         pair = [each for each in self.paired if each.second == following]
-        verdicts = [each.verdict.rstrip(".") for each in pair]
-        return ". ".join(["; ".join(said), *verdicts, *self._cheapest()])
+        return ". ".join(
+            ["; ".join(said), *[each.verdict.rstrip(".") for each in pair], *self._cheapest()]
+        )
 
     def _cheapest(self) -> list[str]:
         """The line that costs least a token, or a step, if machines have a price."""
@@ -158,8 +159,9 @@ def compare_machines(
     :class:`PlanError` if the plan of one of hosim's own policies breaks a rule.
     """
     first = questions[0]
-    names = Counter(one.hardware.name for one in questions if one.choice == first.choice)
-    for name, count in names.items():
+    for name, count in Counter(
+        one.hardware.name for one in questions if one.choice == first.choice
+    ).items():
         if count > 1:
             raise InputError(
                 f"{count} machines are called {name!r}; give each once, by a name of its own",
@@ -184,14 +186,15 @@ def _on_machine(question: Question, progress: Callable[[str], None], enough: boo
         result = failed(
             question.graph, question.hardware, question.choice, question.budget_bytes, error
         )
-    least = (
+    return OnMachine(
+        question.hardware,
+        bounded_attempt(result),
         smallest_enough(
             question, result, lambda budget: progress(f"{name} within {human_size(budget)}")
         )
         if enough
-        else None
+        else None,
     )
-    return OnMachine(question.hardware, bounded_attempt(result), least)
 
 
 def _name(found: Machines, line: OnMachine) -> str:

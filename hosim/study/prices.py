@@ -207,7 +207,7 @@ def _host(hardware: Hardware) -> Iterator[_MoreOf]:
     runtime = hardware.software
     if runtime is None:
         return
-    without = {
+    for name, other in {
         "host": replace(runtime, host=NONE, host_copy=NONE, segments=False),
         "ahead": replace(runtime, ahead=NONE),
         "gathers": replace(runtime, gathers=NONE),
@@ -215,8 +215,7 @@ def _host(hardware: Hardware) -> Iterator[_MoreOf]:
         "blocks": replace(runtime, blocks=()),
         "pins": replace(runtime, pins=(), pins_once=False),
         "cache_copy": replace(runtime, cache_copy=NONE, copy_time=NONE),
-    }
-    for name, other in without.items():
+    }.items():
         if other != runtime:
             yield _MoreOf(runtime.name, f"no {name}", replace(hardware, software=other))
 
@@ -292,8 +291,7 @@ def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Ite
         yield _MoreOf(tier.name, "pinning", _with_tier(hardware, replace(tier, pageable=())))
     else:
         known = all([channel.pageable_bytes_per_s is not None for channel in links])
-        names = [channel.name for channel in links]
-        note = "" if known else taken_as_pinned(hardware, tier, names)
+        note = "" if known else taken_as_pinned(hardware, tier, [channel.name for channel in links])
         pageable = _with_tier(hardware, replace(tier, pageable=tuple(KINDS))) if known else None
         yield _MoreOf(tier.name, "pageable memory", pageable, note=note)
     if tier.pin_ns and not tier.pin_pool:
@@ -341,6 +339,8 @@ def _with_tier(hardware: Hardware, tier: Tier) -> Hardware:
 
 
 def _with_compute(hardware: Hardware, tier: Tier, compute: Compute) -> Hardware:
-    if tier.name == hardware.device_tier:
-        return replace(hardware, compute=compute)
-    return _with_tier(hardware, replace(tier, compute=compute))
+    return (
+        replace(hardware, compute=compute)
+        if tier.name == hardware.device_tier
+        else _with_tier(hardware, replace(tier, compute=compute))
+    )

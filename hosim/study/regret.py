@@ -53,6 +53,4 @@ def _loss(question: Question, plan: Plan, draw: int) -> float | None:
     except InfeasibleError:
         best = None
     kept = takes(replace(plan, graph=same), machine)
-    if kept is None or not best:
-        return None
-    return max(0.0, kept / best - 1)
+    return None if kept is None or not best else max(0.0, kept / best - 1)

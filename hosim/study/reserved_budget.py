@@ -100,8 +100,7 @@ def plan_against_reserved(question: Question) -> Reserved:
             "reserves at most "
             f"{human_size(budget_bytes)}; with the whole budget, {search.failure}"
         )
-    result = bounded(best.result, best.plan, question.hardware, budget_bytes)
-    return replace(best, result=result)
+    return replace(best, result=bounded(best.result, best.plan, question.hardware, budget_bytes))
 
 
 def reserved_line(found: Reserved) -> str:
@@ -130,11 +129,9 @@ class _BudgetSearch:
     """
 
     def __init__(self, question: Question) -> None:
-        self._graph = question.graph
-        self._hardware = question.hardware
-        self._choice = question.choice
+        self._question = question
+        self._hardware, self._choice = question.hardware, question.choice
         self._budget = question.budget_bytes
-        self._counting = question.counting
         self.failure = ""
 
     def attempt(
@@ -144,7 +141,7 @@ class _BudgetSearch:
         the budget.
         """
         try:
-            plan = make(self._graph, self._hardware, choice or self._choice, planned)
+            plan = make(self._question.graph, self._hardware, choice or self._choice, planned)
         except InfeasibleError as error:
             self.failure = self.failure or str(error)
             return None
@@ -153,7 +150,7 @@ class _BudgetSearch:
             plan,
             self._hardware,
             planned,
-            counting=self._counting,
+            counting=self._question.counting,
             reserve_bytes=self._budget,
             bounds=False,
         )
@@ -201,7 +198,7 @@ class _BudgetSearch:
                 plan,
                 machine,
                 within,
-                counting=self._counting,
+                counting=self._question.counting,
                 reserve_bytes=self._budget,
                 bounds=False,
             )

@@ -77,16 +77,15 @@ def reordered(plan: Plan, order: list[int]) -> Plan:
     in that order.
     """
     place = {old: new for new, old in enumerate(order)}
-    moves = tuple(
-        [
-            move if move.after == AT_START else replace(move, after=place[move.after])
-            for move in plan.cache_ops
-        ]
-    )
     return replace(
         plan,
         graph=permuted(plan.graph, order),
-        cache_ops=moves,
+        cache_ops=tuple(
+            [
+                move if move.after == AT_START else replace(move, after=place[move.after])
+                for move in plan.cache_ops
+            ]
+        ),
         edits=None,
         proof=None,
         judgement=None,
@@ -139,8 +138,10 @@ def robustness(
             "without jitter all runs are the same: give --op-sigma, --transfer-sigma or --order",
             source="jitter",
         )
-    rows = [row for one in questions for row in _rows(one, runs, progress, order)]
-    frame = DataFrame(rows, columns=["policy", "run", "feasible", *FIGURES, SLOWDOWN, "error"])
+    frame = DataFrame(
+        [row for one in questions for row in _rows(one, runs, progress, order)],
+        columns=["policy", "run", "feasible", *FIGURES, SLOWDOWN, "error"],
+    )
     frame.attrs["notes"] = each_once(notes(asked.graph, asked.hardware))
     return frame.astype({**dict.fromkeys(FIGURES, "Int64"), SLOWDOWN: float})
 
@@ -165,12 +166,14 @@ def _rows(
         seed = jitter.seed * _SEEDS + run
         drawn = None if run == NOMINAL or jitter.is_none else replace(jitter, seed=seed)
         try:
-            ordered = (
+            result = engine.replay(
                 _in_another_order(plan, hardware, choice, budget_bytes, seed)
                 if order and run != NOMINAL
-                else plan
+                else plan,
+                hardware,
+                budget_bytes,
+                jitter=drawn,
             )
-            result = engine.replay(ordered, hardware, budget_bytes, jitter=drawn)
         except HosimError as error:
             if choice.policy.is_own and (run == NOMINAL or not isinstance(error, PlanError)):
                 raise
@@ -205,14 +208,13 @@ def _in_another_order(
 
 def _row(choice: PolicyChoice, run: int, result: Result, hardware: Hardware) -> tuple[Any, ...]:
     stall = sum(result.stall_ns.values()) if result.feasible else None
-    peak = result.peak_bytes[hardware.device_tier]
     return (
         choice.label,
         run,
         result.feasible,
         result.makespan_ns,
         stall,
-        peak,
+        result.peak_bytes[hardware.device_tier],
         result.slowdown,
         result.error,
     )
@@ -235,7 +237,6 @@ def percentiles(frame: DataFrame) -> DataFrame:
         for figure in FIGURES:
             values = sorted(fitting[figure])
             ranks = [rank(p, runs) for p in PERCENTILES]
-            at = [values[rank - 1] if rank <= len(values) else None for rank in ranks]
             rows.append(
                 (
                     policy,
@@ -243,7 +244,7 @@ def percentiles(frame: DataFrame) -> DataFrame:
                     runs,
                     runs - len(values),
                     nominal[figure] if nominal["feasible"] else None,
-                    *at,
+                    *[values[rank - 1] if rank <= len(values) else None for rank in ranks],
                 )
             )
     columns = ["policy", "figure", "runs", "infeasible", "nominal", *(f"p{p}" for p in PERCENTILES)]

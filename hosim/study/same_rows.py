@@ -1,16 +1,20 @@
-"""What a reader of a study's rows has to know: why what was varied changes nothing, by what the
-replays read, and that rows differ in more than what was varied.
+"""Notes for the reader of a study's rows: why the fields that were varied change nothing, by what
+the replays read, and that rows differ in more than these fields.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from hosim.analysis.costmodel import copies_compete
+from hosim.base.groups import grouped
 from hosim.engine import resident_step
+from hosim.errors import HosimError
+from hosim.hardware import Hardware
 from hosim.plain_text import counted
 from hosim.study.asked import Settings, Value
 from hosim.study.rows_of_answers import FEASIBLE, PEAK
 from hosim.study.runs import BUDGET, HARDWARE, POLICY, Question, rate_of
-from hosim.units import human_size, human_time
+from hosim.units import human_rate, human_size, human_time
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -31,18 +35,18 @@ def _placed_otherwise(question: Question, points: Sequence[Settings], rows: Rows
     """
     lower = [tier.name for tier in question.hardware.tiers]
     lower.remove(question.hardware.device_tier)
-    found: dict[tuple[str, ...], list[Settings]] = {}
-    for point, row in zip(points, rows, strict=True):
-        held = tuple([tier for tier in lower if row.get(f"{tier}{PEAK}")])
-        if held and row.get(FEASIBLE):
-            found.setdefault(held, []).append(point)
+    placed = grouped(
+        (tuple([tier for tier in lower if row.get(f"{tier}{PEAK}")]), point)
+        for point, row in zip(points, rows, strict=True)
+        if row.get(FEASIBLE)
+    )
+    found = {held: those for held, those in placed.items() if held}
     if len(found) < 2:
         return None
-    listed = sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     said = [
         f"in {' and '.join(held)} in {counted(len(those), 'row')} "
         f"({'at' if len(those) == 1 else 'first at'} {_settings(those[0])})"
-        for held, those in listed
+        for held, those in sorted(found.items(), key=lambda pair: (-len(pair[1]), pair[0]))
     ]
     choice = question.choice
     free = "placement" in choice.policy.settings and "placement" not in choice.parameters
@@ -110,12 +114,9 @@ def _unread(question: Question, field: str, rows: Rows) -> str | None:
             if fabric.name == name
             for channel in fabric.channels
         ]
-        collectives = any(
-            [fabric.collectives for fabric in hardware.fabrics if fabric.name == name]
-        )
         return (
             None
-            if collectives
+            if any([fabric.collectives for fabric in hardware.fabrics if fabric.name == name])
             else _unused(over, f"a channel of {name}", question.graph.main_stream, rows)
         )
     if first == "tiers" and not any([row.get(f"{name}{PEAK}") for row in rows]):
@@ -149,10 +150,10 @@ def _unused(channels: Sequence[str], of: str, stream: str, rows: Rows) -> str | 
     """That no transfer used these channels, or that nothing waited for those that did."""
     if not any([row.get(f"{channel}_moved_bytes") for row in rows for channel in channels]):
         return f"no transfer used {of}"
-    waits = any([row.get(f"{channel}_exposed_ns") for row in rows for channel in channels])
     return (
         None
-        if waits or any([row["drain_ns"] for row in rows])
+        if any([row.get(f"{channel}_exposed_ns") for row in rows for channel in channels])
+        or any([row["drain_ns"] for row in rows])
         else f"no op of {stream} waited for {of}"
     )
 
@@ -168,3 +169,66 @@ def _fits(question: Question, rows: Rows) -> str | None:
         f"{human_size(peak)}), so that nothing has to move; give a "
         "smaller budget, such as -b 75%"
     )
+
+
+# -- bandwidths that others bound
+# --------------------------------------------------------------------------------------------------
+
+
+def capped(question: Question, points: Sequence[Settings]) -> list[str]:
+    """For each channel whose varied bandwidth exceeds that of a memory or fabric at some point, a
+    line that says what to vary with it.
+
+    Memories bound transfers where some op has no measured duration (rule 13). Fabrics were raised
+    with the channel, unless the point has their bandwidth, too, or they are narrower in the
+    profile.
+    """
+    competing = copies_compete(question.graph)
+    found: dict[tuple[str, str], int] = {}
+    for point in points:
+        hardware = {
+            f: value
+            for f, value in point.items()
+            if f.removeprefix(HARDWARE).startswith(("channels.", "fabrics.", "tiers."))
+        }
+        varied = {
+            field.split(".")[-2]
+            for field in hardware
+            if "channels." in field and field.endswith(".bandwidth")
+        }
+        try:
+            machine = question.with_settings(hardware).hardware if varied else question.hardware
+        except HosimError:  # that point's row will say so
+            continue
+        found |= {
+            (channel, bound): carries
+            for channel, bound, carries in _above(machine, competing)
+            if channel in varied
+        }
+    return [
+        f"channels.{channel}.bandwidth exceeds that of {bound}, {human_rate(carries)}: "
+        f"channels.{channel}.bandwidth+{bound}.bandwidth=... varies both"
+        for (channel, bound), carries in found.items()
+    ]
+
+
+def _above(hardware: Hardware, competing: bool) -> Iterator[tuple[str, str, int]]:
+    """(Channel, what bounds it, the bandwidth of that) for each channel that is faster than one of
+    its fabrics or memories.
+    """
+    for channel in hardware.channels:
+        bounds = [
+            (f"fabrics.{f.name}", f.bandwidth_bytes_per_s)
+            for f in hardware.fabrics
+            if channel.name in f.channels
+        ]
+        if competing:
+            ends = channel.source, channel.destination
+            bounds += [
+                (f"tiers.{t.name}", t.bandwidth_bytes_per_s)
+                for t in hardware.tiers
+                if t.name in ends
+            ]
+        for bound, carries in bounds:
+            if channel.bandwidth_bytes_per_s > carries:
+                yield channel.name, bound, carries

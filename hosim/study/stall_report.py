@@ -114,9 +114,7 @@ def price_rows(found: Sequence[Price]) -> list[dict[str, Any]]:
 
 def _cause(cause: str, on: str) -> str:
     """Return the cause of a stall, in a sentence."""
-    if cause == "transfer" or not on:
-        return on or cause
-    return f"{cause} on {on}"
+    return on or cause if cause == "transfer" or not on else f"{cause} on {on}"
 
 
 def blame(
@@ -142,7 +140,6 @@ def blame(
     def planned(hardware: Hardware, within: int) -> Result:
         return attempt(replace(question, profile=hardware, budget=within))
 
-    answer = planned if plan is None else None
     found = prices(
         made,
         question.hardware,
@@ -150,16 +147,15 @@ def blame(
         more_memory_bytes,
         more_bandwidth_bytes_per_s,
         progress,
-        answer,
+        planned if plan is None else None,
     )
     assert result.timeline is not None
-    path = spent_ns(step_path(made, question.hardware, result.timeline), 0, result.makespan_ns or 0)
     return Blame(
         made.policy if plan is not None else question.choice.label,
         result,
         stalls,
         found,
         plan is None,
-        path,
+        spent_ns(step_path(made, question.hardware, result.timeline), 0, result.makespan_ns or 0),
         slopes(made, question.hardware, result.timeline),
     )

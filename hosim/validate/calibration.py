@@ -63,18 +63,15 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON report, without held-out predictions."""
-        both = (
-            {"bytes": self.both[0], "bandwidth_bytes_per_s": self.both[1].to_dict()}
-            if self.both
-            else None
-        )
         return {
             "format": FORMAT,
             "sources": list(self.sources),
             "device": self.device,
             "base": self.base,
             "channels": [way.to_dict() for way in self.ways.values()],
-            "both_ways": both,
+            "both_ways": {"bytes": self.both[0], "bandwidth_bytes_per_s": self.both[1].to_dict()}
+            if self.both
+            else None,
             "launch": {
                 "launch_ns": self.launch_ns,
                 "gap_ns": self.gap.to_dict() if self.gap else None,
@@ -98,10 +95,8 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
     ways = _ways(measured, missing)
     each = [work_of(trace) for trace in measured.traces]
     works = [work for one in each for work in one.works]
-    left, time_left = (
-        sum(one.kernels_left_out for one in each),
-        sum(one.time_left_out_ns for one in each),
-    )
+    left = sum(one.kernels_left_out for one in each)
+    time_left = sum(one.time_left_out_ns for one in each)
     gap, host = fit_gap(measured.traces), fit_host_launch(measured.traces)
     fixed = fixed_time(works)
     efficiencies: tuple[Efficiency, ...] = ()
@@ -135,11 +130,10 @@ def calibrate(measured: Measurements, base: Hardware | None = None) -> Calibrati
             source=measured.names[0],
         )
     both = _both(measured)
-    name = base.name if base else None
     return Calibration(
         measured.names,
         measured.device,
-        name,
+        base.name if base else None,
         ways,
         gap,
         fixed,
@@ -155,9 +149,10 @@ def _ways(measured: Measurements, missing: list[str]) -> Mapping[tuple[str, str]
     swept = [copy for sweep in measured.sweeps for copy in sweep.copies]
     if swept:
         return fit_ways(swept, [sweep.name for sweep in measured.sweeps])
-    copies = [copy for trace in measured.traces for copy in copies_of(trace.ops)]
-    names = [trace.name for trace in measured.traces if copies_of(trace.ops)]
-    ways = fit_ways(copies, names)
+    ways = fit_ways(
+        [copy for trace in measured.traces for copy in copies_of(trace.ops)],
+        [trace.name for trace in measured.traces if copies_of(trace.ops)],
+    )
     ends = [
         (direction, memory) for direction in ("h2d", "d2h") for memory in ("pinned", "pageable")
     ]

@@ -32,10 +32,9 @@ def refuse_damage(trace: KinetoTrace, source: str) -> None:
             kernels = first.kind == second.kind == "kernel"
             allowed = BEFORE_NS if kernels and second.end_ns >= first.end_ns else INSIDE_NS
             if over > allowed and (first.call is None or first.call != second.call):
-                at = f"{first.name[:40]} and {second.name[:40]} at {human_time(second.start_ns)}"
                 raise InputError(
                     f"damaged: two ops of stream {stream} run at once for {human_time(over)}, "
                     "which no GPU allows; record it again",
                     source=source,
-                    where=at,
+                    where=f"{first.name[:40]} and {second.name[:40]} at {human_time(second.start_ns)}",
                 )

@@ -25,6 +25,7 @@ from itertools import pairwise
 from statistics import median_low
 from typing import Any
 
+from hosim.base.groups import grouped
 from hosim.errors import InputError
 from hosim.io.importers.recordings import DeviceOp, KinetoTrace, program_order, waits
 from hosim.plain_text import counted
@@ -105,11 +106,6 @@ class HeldOut:
 
     def to_dict(self) -> dict[str, Any]:
         """As the JSON report has it."""
-        period = (
-            self.by_period_ns / self.measured_ns - 1
-            if self.measured_ns and self.by_period_ns is not None
-            else None
-        )
         return {
             "trace": self.trace,
             "learned_from": list(self.learned_from),
@@ -136,7 +132,9 @@ class HeldOut:
                 "predicted_ns": self.predicted_ns,
                 "error": self.makespan_error,
                 "by_period_ns": self.by_period_ns,
-                "by_period_error": period,
+                "by_period_error": self.by_period_ns / self.measured_ns - 1
+                if self.measured_ns and self.by_period_ns is not None
+                else None,
             },
             "worst": [
                 {"name": name, "ops": count, "measured_ns": measured, "predicted_ns": predicted}
@@ -175,9 +173,7 @@ def _learned(
         latencies = fit_latencies(launching, order, waits(launching, order))
     copies = copies_of(op for op, _ in recorded)
     fitted = fit_ways(copies, names) if ways is None else ways
-    alike: defaultdict[tuple[tuple[str, str], int], list[int]] = defaultdict(list)
-    for copy in copies:
-        alike[copy.way, copy.size_bytes].append(copy.time_ns)
+    alike = grouped(((copy.way, copy.size_bytes), copy.time_ns) for copy in copies)
     medians = {key: median_low(times) for key, times in alike.items()}
     return Learned(
         names, learn(recorded), fitted, medians, latencies, median_low(periods) if periods else None
@@ -218,13 +214,11 @@ def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
     if found.count < 2:
         return _within(trace, share)
     instant = found.starts_ns[-held]
-    chosen = issued_from(trace, instant)
-    learned = learn_before(trace, found, instant)
     return _predict(
         trace,
         found,
-        learned,
-        chosen,
+        learn_before(trace, found, instant),
+        issued_from(trace, instant),
         f"between iterations, by {found.found_by}",
         (found.count - held, held),
     )
@@ -262,8 +256,9 @@ def predict_trace(
     found = repetitions(trace)
     counts = (0, found.count) if found.count > 1 else None
     keys = keys_of(trace, found.starts_ns)
-    exact = [_looked_up(op, keys[i], learned.op_times) for i, op in enumerate(trace.ops)]
-    times = _times_of(trace, exact, model)
+    times = _times_of(
+        trace, [_looked_up(op, keys[i], learned.op_times) for i, op in enumerate(trace.ops)], model
+    )
     placed = {i for one in times for i in one.places}
     missing = [model.without_data] if model is not None and model.without_data else []
     total = model.total if model is not None else None
@@ -323,11 +318,9 @@ def _looked_up(op: DeviceOp, keys: Keys, times: OpTimes) -> int | None:
 def _within(trace: KinetoTrace, share: float) -> HeldOut:
     found = Repetitions("nothing", ())
     keys = keys_of(trace, ())
-    groups: defaultdict[Any, list[int]] = defaultdict(list)
-    for i in program_order(trace).order:
-        op = trace.ops[i]
-        if not is_transfer(op):
-            groups[keys[i][1]].append(i)
+    groups = grouped(
+        (keys[i][1], i) for i in program_order(trace).order if not is_transfer(trace.ops[i])
+    )
     chosen: list[int] = []
     for group in groups.values():
         kept = max(1, len(group) - max(1, round(len(group) * share)))
@@ -341,10 +334,12 @@ def _within(trace: KinetoTrace, share: float) -> HeldOut:
             source=trace.name,
         )
     out = set(chosen)
-    recorded = [
-        (op, keys[i]) for i, op in enumerate(trace.ops) if i not in out and not is_transfer(op)
-    ]
-    learned = _learned([trace], recorded, (), makespan=False)
+    learned = _learned(
+        [trace],
+        [(op, keys[i]) for i, op in enumerate(trace.ops) if i not in out and not is_transfer(op)],
+        (),
+        makespan=False,
+    )
     unlike = sum(len(group) == 1 for group in groups.values())
     missing = (
         "one iteration only: parted within groups of like ops, the first of each group predict "
@@ -378,8 +373,9 @@ class _Copied:
             way = ways.get(copy.way)
             if way is None:
                 break
-            key = copy.way, copy.size_bytes
-            time: float = self._learned.copies.get(key, way.predict(copy.size_bytes))
+            time: float = self._learned.copies.get(
+                (copy.way, copy.size_bytes), way.predict(copy.size_bytes)
+            )
             self.by_way[way.direction, way.memory].append((op.duration_ns, time))
             return round(time)
         self.strange += 1
@@ -474,11 +470,10 @@ def _furthest(ops: Sequence[tuple[str, int, int]]) -> tuple[tuple[str, int, int,
     """The name, number, measured and predicted time of the groups of ops with the largest total
     errors.
     """
-    groups: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-    for name, measured, predicted in ops:
-        groups[name].append((measured, predicted))
     rows = [
         (name, len(pairs), sum(m for m, _ in pairs), sum(p for _, p in pairs))
-        for name, pairs in groups.items()
+        for name, pairs in grouped(
+            (name, (measured, predicted)) for name, measured, predicted in ops
+        ).items()
     ]
     return tuple(sorted(rows, key=lambda row: (-abs(row[3] - row[2]), row[0]))[:_WORST])

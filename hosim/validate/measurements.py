@@ -82,11 +82,13 @@ def read_measurements(paths: Sequence[Path]) -> Measurements:
             sweeps.append(_sweep(path, path.parent.name or path.name))
         else:
             traces.append(read_trace(path))
-        added = [
-            *(trace.name for trace in traces[known[0] :]),
-            *(sweep.name for sweep in sweeps[known[1] :]),
-        ]
-        files |= dict.fromkeys(added, str(path))
+        files |= dict.fromkeys(
+            [
+                *(trace.name for trace in traces[known[0] :]),
+                *(sweep.name for sweep in sweeps[known[1] :]),
+            ],
+            str(path),
+        )
     found = Measurements(tuple(traces), tuple(sweeps), files)
     names = {
         name for name in [*(t.device_name for t in traces), *(s.device for s in sweeps)] if name

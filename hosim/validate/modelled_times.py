@@ -5,12 +5,12 @@ profile's launch time includes, is not part of it. Nothing recorded of the ops' 
 what their operators and kernels are.
 """
 
-from collections import defaultdict
 from dataclasses import asdict, dataclass, replace
 from math import exp, sqrt
 from typing import Any
 
 from hosim.analysis.costmodel import kernel_times_of, op_durations, peak_for
+from hosim.base.groups import summed
 from hosim.hardware import Hardware
 from hosim.io.importers.recordings import DeviceOp, KinetoTrace
 from hosim.units import human_percent
@@ -72,13 +72,11 @@ class ModelledOps:
         """All works together. Kinds err independently, ops of a kind alike, and all of them
         somewhat alike.
         """
-        by_kind: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for one in self.works:
-            by_kind[one.work.kind, one.work.dtype] += one.predicted_ns * one.spread
-        measured, predicted = (
-            sum(one.work.time_ns for one in self.works),
-            sum(one.predicted_ns for one in self.works),
+        by_kind = summed(
+            ((one.work.kind, one.work.dtype), one.predicted_ns * one.spread) for one in self.works
         )
+        measured = sum(one.work.time_ns for one in self.works)
+        predicted = sum(one.predicted_ns for one in self.works)
         relative = sqrt(
             sum(part**2 for part in by_kind.values()) / max(predicted, 1) ** 2 + _COMMON_SPREAD**2
         )
@@ -91,13 +89,11 @@ class ModelledOps:
         time; None if there are none.
         """
         total = max(1, sum(one.predicted_ns for one in self.works))
-        shares: defaultdict[tuple[str, str], int] = defaultdict(int)
-        spreads: dict[tuple[str, str], float] = {}
-        for one in self.works:
-            if one.level == "assumed":
-                key = one.work.kind, one.work.dtype
-                shares[key] += one.predicted_ns
-                spreads[key] = one.spread
+        assumed = [
+            ((one.work.kind, one.work.dtype), one) for one in self.works if one.level == "assumed"
+        ]
+        shares = summed((key, one.predicted_ns) for key, one in assumed)
+        spreads = {key: one.spread for key, one in assumed}
         listed = []
         for (kind, dtype), ns in sorted(shares.items(), key=lambda item: -item[1]):
             factor = exp(_NINE_IN_TEN * spreads[kind, dtype])
@@ -121,10 +117,9 @@ def modelled(trace: KinetoTrace, calibration: Calibration, profile: Hardware) ->
         for i, op in enumerate(trace.ops)
         if i not in placed and op.size_bytes and not is_transfer(op)
     ]
-    every = (*counted, *moved)
     works = [
         w
-        for w in every
+        for w in (*counted, *moved)
         if (w.flops or w.bytes_accessed) and (not w.flops or peak_for(profile, w.dtype) is not None)
     ]
     graph = graph_of(works)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import Any
 
+from hosim.base.groups import grouped
 from hosim.cache_plan import Plan
 from hosim.engine import replay
 from hosim.errors import InputError
@@ -65,12 +66,11 @@ def replay_ranks(traces: Sequence[KinetoTrace]) -> tuple[ReplayedRank, ...]:
     for r, (built, alone, rivals) in enumerate(judged):
         errors = start_errors(built.trace.ops, starts[r], ends[r])
         verdict = judge(built, alone, rivals)
-        count = sum(r in members for members in matched)
         ranks.append(
             ReplayedRank(
                 built.trace.name,
                 offsets[r],
-                count,
+                sum(r in members for members in matched),
                 explains(errors, *rivals),
                 errors,
                 verdict.errors,
@@ -142,11 +142,10 @@ def _matched(structures: Sequence[Structure]) -> Sequence[Mapping[int, int]]:
                         "numbers; record the same steps on all ranks",
                         source=other.trace.name,
                     )
-    together: defaultdict[Numbered, dict[int, int]] = defaultdict(dict)
-    for r, numbered in enumerate(ranks):
-        for key, i in numbered.items():
-            together[key][r] = i
-    matched = [members for members in together.values() if len(members) > 1]
+    together = grouped(
+        (key, (r, i)) for r, numbered in enumerate(ranks) for key, i in numbered.items()
+    )
+    matched = [dict(members) for members in together.values() if len(members) > 1]
     if not matched:
         raise InputError(
             "no collective is in two of the recordings, by its process group; record ranks of one "
@@ -158,13 +157,12 @@ def _matched(structures: Sequence[Structure]) -> Sequence[Mapping[int, int]]:
 
 def _unnumbered(trace: KinetoTrace) -> Mapping[str, bool]:
     """The process groups, each with whether a collective of it has no number."""
-    groups: dict[str, bool] = {}
-    for op in trace.ops:
-        if op.collective is not None:
-            groups[op.collective.group] = (
-                groups.get(op.collective.group, False) or op.collective.sequence is None
-            )
-    return groups
+    numbers = grouped(
+        (op.collective.group, op.collective.sequence)
+        for op in trace.ops
+        if op.collective is not None
+    )
+    return {group: None in listed for group, listed in numbers.items()}
 
 
 def _offsets(traces: Sequence[KinetoTrace], matched: Sequence[Mapping[int, int]]) -> list[int]:
@@ -302,11 +300,10 @@ class _Joint:
         if not deps and stream not in self._begun:
             duration += self._later[r]
         self._begun.add(stream)
-        name = f"rank{r}.{len(self.ops)}"
         self.ops.append(
             replace(
                 op,
-                name=name,
+                name=f"rank{r}.{len(self.ops)}",
                 deps=tuple(sorted(set(deps))),
                 stream=stream,
                 duration_ns=duration,

@@ -60,13 +60,16 @@ class Validation:
         """Name, kind, device and stream of each op, and the nanoseconds of its start and end as
         recorded and as replayed.
         """
-        ops = self.times.ops if self.times else ()
-        intervals = [
-            ((x.op.start_ns, x.op.end_ns), (x.simulated_start_ns, x.simulated_end_ns)) for x in ops
-        ]
         return [
-            (x.op.name, x.op.kind, x.op.device, x.op.stream, *both)
-            for x, both in zip(ops, intervals, strict=True)
+            (
+                x.op.name,
+                x.op.kind,
+                x.op.device,
+                x.op.stream,
+                (x.op.start_ns, x.op.end_ns),
+                (x.simulated_start_ns, x.simulated_end_ns),
+            )
+            for x in (self.times.ops if self.times else ())
         ]
 
     @property
@@ -242,16 +245,17 @@ def _copies(times: StructuralReplay | None) -> dict[str, Any]:
 
 def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
     if memory is None:
-        keys = (
-            *(
-                "measured_peak_bytes",
-                "simulated_peak_bytes",
-                "max_abs_error_bytes",
-                "requested_peak_bytes",
-            ),
-            *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
+        return dict.fromkeys(
+            (
+                *(
+                    "measured_peak_bytes",
+                    "simulated_peak_bytes",
+                    "max_abs_error_bytes",
+                    "requested_peak_bytes",
+                ),
+                *("reserved_peak_bytes", "reserved_low_bytes", "reserved_high_bytes"),
+            )
         )
-        return dict.fromkeys(keys)
     return {
         "measured_peak_bytes": memory.measured_peak_bytes,
         "simulated_peak_bytes": memory.simulated_peak_bytes,

@@ -4,6 +4,7 @@ policies.
 
 import json
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -203,7 +204,8 @@ def test_a_policy_needs_a_workload_a_machine_and_a_budget() -> None:
 
 def test_a_plan_that_breaks_a_rule_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "hosim.study.comparands.make_plan",
+        sys.modules["hosim.study.diff"],
+        "make_plan",
         lambda *given: plan(CacheOp("detach", 3, "hbm", None, 0)),
     )
     with pytest.raises(

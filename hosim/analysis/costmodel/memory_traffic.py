@@ -23,8 +23,8 @@ from hosim.hardware import Fabric, Hardware
 _NS_PER_S = 10**9
 
 HELD_BYTES_PER_S = 10**30
-"""What a copy by the device's own processor takes of the bandwidth that its ops need: more than
-there is (docs/contract.md, rule 22).
+"""The part of the bandwidth of ops that a copy by the device's own processor takes: more than there
+is (docs/contract.md, rule 22).
 """
 
 
@@ -56,17 +56,15 @@ def with_memories(hardware: Hardware) -> Hardware:
     """The machine on which transfers also share the bandwidth of each memory that they read or
     write, as if it were a fabric.
     """
-    memories = []
-    for tier in hardware.tiers:
-        members = tuple(c.name for c in hardware.channels if tier.name in (c.source, c.destination))
-        memories.append(
-            Fabric(
-                f"memory of {tier.name}",
-                tier.bandwidth_bytes_per_s,
-                members,
-                hardware.tier_scope(tier.name),
-            )
+    memories = [
+        Fabric(
+            f"memory of {tier.name}",
+            tier.bandwidth_bytes_per_s,
+            tuple(c.name for c in hardware.channels if tier.name in (c.source, c.destination)),
+            hardware.tier_scope(tier.name),
         )
+        for tier in hardware.tiers
+    ]
     return replace(hardware, fabrics=(*hardware.fabrics, *memories))
 
 
@@ -103,9 +101,11 @@ def memory_uses(graph: Graph, hardware: Hardware, durations: Sequence[int]) -> d
     An op that uses memory bandwidth but leaves enough for all channels of the device tier does not
     count. Those of :func:`~hosim.analysis.costmodel.op_time.op_durations` are kept with the graph.
     """
-    if durations is op_durations(graph, hardware):
-        return graph.derived_on(hardware, _uses_alone)
-    return _all_uses(graph, hardware, durations)
+    return (
+        graph.derived_on(hardware, _uses_alone)
+        if durations is op_durations(graph, hardware)
+        else _all_uses(graph, hardware, durations)
+    )
 
 
 def _uses_alone(graph: Graph, hardware: Hardware) -> dict[int, MemoryUse]:

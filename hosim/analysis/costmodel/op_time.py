@@ -64,8 +64,9 @@ def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     sent, over_links = graph.derived_on(hardware, sent_bytes), bytes_per_s_over_links(hardware)
     for i, size in sent.items():
         if over_links is not None and ops.codes[i] in guessed:
-            busy = -(-size * _NS_PER_S // over_links)
-            durations[i] = max(durations[i], _launched_ns(ops[i], busy, hardware))
+            durations[i] = max(
+                durations[i], _launched_ns(ops[i], -(-size * _NS_PER_S // over_links), hardware)
+            )
     return (
         tuple(durations)
         if hardware.software is None

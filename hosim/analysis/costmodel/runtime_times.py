@@ -25,9 +25,11 @@ def under_runtime(graph: Graph, hardware: Hardware) -> Hardware:
     """The machine under the runtime that a graph names, or as it is. Raises :class:`HardwareError`
     for one that is none.
     """
-    if RUNTIME not in graph.meta:
-        return hardware
-    return machine_under(hardware, from_data(graph.meta[RUNTIME]))
+    return (
+        hardware
+        if RUNTIME not in graph.meta
+        else machine_under(hardware, from_data(graph.meta[RUNTIME]))
+    )
 
 
 def machine_under(hardware: Hardware, runtime: Runtime) -> Hardware:

@@ -112,8 +112,7 @@ class BoundSearch:
         """The least bound over all ways to decide a few shares; of several devices only their mean
         has a share, which may be any.
         """
-        entries = self._of.program.entries
-        budget = min(_BRANCHES, _BRANCH_WORK // entries) if self._alone else 0
+        budget = min(_BRANCHES, _BRANCH_WORK // self._of.program.entries) if self._alone else 0
         leaves: list[tuple[float, int, dict[int, float], Any]] = [(root[0], 0, {}, root[1])]
         count = 0
         while leaves and count < budget and leaves[0][0] < self._enough:
@@ -144,10 +143,14 @@ class BoundSearch:
         """
         if crossing.channel not in limit.channels:
             return 0.0
-        if limit.engines:
-            return crossing.group.time[crossing.channel] / limit.engines / self._of.unit
         return (
-            limit.sharers * crossing.group.size * 1e9 / limit.bandwidth_bytes_per_s / self._of.unit
+            crossing.group.time[crossing.channel] / limit.engines / self._of.unit
+            if limit.engines
+            else limit.sharers
+            * crossing.group.size
+            * 1e9
+            / limit.bandwidth_bytes_per_s
+            / self._of.unit
         )
 
     def _slowed(self) -> list[tuple[Any, Any, int]]:
@@ -157,8 +160,7 @@ class BoundSearch:
         np, times, count = self._np, self._of.times, self._count
         if times.spare is None:
             return []
-        hardware = self._of.passages.hardware
-        per_byte = 1e9 / hardware.device.bandwidth_bytes_per_s
+        per_byte = 1e9 / self._of.passages.hardware.device.bandwidth_bytes_per_s
         weight = np.array([c.group.size * per_byte / self._of.unit for c in self._of.crossings])
         found = []
         for stream, in_all in times.in_all.items():
@@ -194,10 +196,9 @@ class BoundSearch:
             room = begin[None, :] - end[:, None]
             if sharers > 1:
                 room = self._room_of_all(x[of.end_of_step])
-            broken = np.argwhere(load > room + _SLIGHT)
             found += [
                 (float(load[i, j] - room[i, j]), number, int(i), int(j))
-                for i, j in broken
+                for i, j in np.argwhere(load > room + _SLIGHT)
                 if (number, i, j) not in self._done
             ]
         for _, number, i, j in sorted(found, reverse=True)[

@@ -22,8 +22,10 @@ def bounded(
     repeats: bool = True,
 ) -> Result:
     """The result of a plan's replay with ``lower_bound_ns`` (:func:`bound_of_result_ns`)."""
-    bound_ns = bound_of_result_ns(result, plan, hardware, budget_bytes, repeats=repeats)
-    return replace(result, lower_bound_ns=bound_ns)
+    return replace(
+        result,
+        lower_bound_ns=bound_of_result_ns(result, plan, hardware, budget_bytes, repeats=repeats),
+    )
 
 
 def bound_of_result_ns(

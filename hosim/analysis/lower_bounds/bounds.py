@@ -281,8 +281,9 @@ class LowerBounds:
         """
         if (budget_bytes,) not in self._known:
             starts, durations = self.given(homes_kept=True)
-            asked = _Bounded(self._hardware, starts, budget_bytes)
-            self._known[budget_bytes,] = _bound(self._graph, durations, asked, quick=True)
+            self._known[budget_bytes,] = _bound(
+                self._graph, durations, _Bounded(self._hardware, starts, budget_bytes), quick=True
+            )
         return self._known[budget_bytes,]
 
     def any_order_ns(
@@ -369,8 +370,9 @@ def _bound(
     points = points_of(
         graph, range(len(graph.ops)) if every else tightest(excess, _QUICK if quick else _POINTS)
     )
-    of_lives = lives(graph, points, starts, asked.repeats)
-    groups = _groups(graph, of_lives, passages, 0 if quick else _APART)
+    groups = _groups(
+        graph, lives(graph, points, starts, asked.repeats), passages, 0 if quick else _APART
+    )
     needed = graph.derived(needed_bytes)
     free = free_bytes(graph, hardware, durations) if machine is not hardware else None
     times = _times(graph, durations, earliest, tail, points, free)

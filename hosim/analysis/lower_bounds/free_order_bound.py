@@ -142,7 +142,7 @@ class _StepProgram:
         ]
 
     def rooms(self, capacity_bytes: int) -> None:
-        """What lies in a tier at time 0, and at the end, has room there."""
+        """A tier has room for the tensors that lie in it at time 0, and at the end."""
         hardware = self.hardware
         for tier in hardware.tiers:
             device = tier.name == hardware.device_tier
@@ -155,8 +155,8 @@ class _StepProgram:
                 self.program.at_least(self._less(tier.name, which), -room / self.total)
 
     def paths(self) -> None:
-        """What lies below and is read leaves its tier, what is written arrives there, and channels
-        and fabrics carry it.
+        """A tensor below that is read leaves its tier, one that is written arrives there, and
+        channels and fabrics carry both.
         """
         hardware, program = self.hardware, self.program
         into = [channel for channel in hardware.channels if channel.source != hardware.device_tier]
@@ -186,9 +186,9 @@ class _StepProgram:
             sharers = hardware.sharers(hardware.channel_scope(channel))
             self._carry(carried[channel.name], self._bytes_per_ns(channel) / sharers)
         for fabric in hardware.fabrics:
-            crossing = [flow for name in fabric.channels for flow in carried[name]]
             self._carry(
-                crossing, fabric.bandwidth_bytes_per_s / _NS_PER_S / hardware.sharers(fabric.scope)
+                [flow for name in fabric.channels for flow in carried[name]],
+                fabric.bandwidth_bytes_per_s / _NS_PER_S / hardware.sharers(fabric.scope),
             )
 
     def _carry(self, flows: Sequence[int], bytes_per_ns: float) -> None:

@@ -18,7 +18,7 @@ from math import ceil
 from hosim.analysis.lower_bounds.any_processor import durations_by_processor, fits_on
 from hosim.analysis.lower_bounds.linear_program import LinearProgram, SolverStopped, Term, whole_ns
 from hosim.analysis.lower_bounds.passages import Passages
-from hosim.base.groups import grouped
+from hosim.base.groups import grouped, summed
 from hosim.data.stream_order import stream_predecessors
 from hosim.graph import MAIN_STREAM, Graph
 from hosim.hardware import Hardware
@@ -123,8 +123,7 @@ class _ShareProgram:
         """By writer and reader: nanoseconds that the reader waits for copies of what the writer
         made.
         """
-        carried = list(self._carried(starts, capacity_bytes, repeats))
-        self._channels(carried)
+        self._channels(list(self._carried(starts, capacity_bytes, repeats)))
 
     def bound_ns(self) -> int:
         """The bound, after chains have been added as long as they make it larger."""
@@ -142,9 +141,7 @@ class _ShareProgram:
 
     def _at_least_makespan(self, sums: Sequence[_Sum]) -> None:
         terms = [(variable, -value) for one in sums for variable, value in one.terms]
-        joined: dict[int, float] = {self.makespan: 1.0}
-        for variable, value in terms:
-            joined[variable] = joined.get(variable, 0.0) + value
+        joined = summed([(self.makespan, 1.0), *terms])
         self.program.at_least(joined.items(), sum([one.number for one in sums]))
 
     # -- ops
@@ -162,12 +159,11 @@ class _ShareProgram:
                 self.on_device.append(_Sum((), float(not op.processor)))
                 by_stream.setdefault(op.stream, []).append(self.taken[i])
                 continue
-            allowed = op.processor, *others_of(op, self.hardware)
             shares = {
                 each: self.program.variable(
                     0.0, fits_on(graph, i, each, self.hardware, capacity_bytes)
                 )
-                for each in allowed
+                for each in (op.processor, *others_of(op, self.hardware))
             }
             self.program.at_least([(share, 1.0) for share in shares.values()], 1.0)
             self.program.at_least([(share, -1.0) for share in shares.values()], -1.0)
@@ -222,10 +218,9 @@ class _ShareProgram:
         is in the device tier at time 0.
         """
         graph, program, device = self.graph, self.program, self.hardware.device_tier
-        initial = set(graph.initial)
         there = {
             t: program.variable(0.0, float(device in starts.get(t, (device,))))
-            for t in initial
+            for t in set(graph.initial)
             if graph.users[t]
         }
         program.at_least(
@@ -280,8 +275,8 @@ class _ShareProgram:
         )
 
     def _cross(self, t: int, writer: int, reader: int, into: int, out: int) -> None:
-        """What ``writer`` makes of tensor t crosses where the two are on different sides, and
-        ``reader`` waits for it.
+        """Tensor t, as ``writer`` makes it, crosses where writer and reader are on different sides,
+        and ``reader`` waits for it.
         """
         source, end = self.on_device[writer], self.on_device[reader]
         if not source.terms and not end.terms and source.number == end.number:
@@ -309,7 +304,7 @@ class _ShareProgram:
             self.crossing[writer, reader] = _Sum(tuple(waits))
 
     def _channels(self, carried: Sequence[tuple[int, bool, int]]) -> None:
-        """What crosses is divided among the channels, which carry it by the end of the step."""
+        """Channels share the tensors that cross, and carry them by the end of the step."""
         loads: dict[str, list[tuple[int, int]]] = {}
         for t, comes_in, share in carried:
             channels = self.passages.into if comes_in else self.passages.out

@@ -295,7 +295,7 @@ class TrafficProgram:
     def _first_fetches(
         self, come: Mapping[str, int], there: int, copies: Mapping[str, int]
     ) -> None:
-        """What is first read and not there at time 0 comes from where copies are then."""
+        """A tensor that is first read and not there at time 0 comes from where copies are then."""
         program, first = self.program, []
         for channel, variable in come.items():
             share = program.variable()
@@ -314,8 +314,8 @@ class TrafficProgram:
         stored: Mapping[str, int],
         copies: Mapping[str, int],
     ) -> None:
-        """What has been copied out when a point begins: all that is absent then, or was absent
-        before or has come back.
+        """The tensors that have been copied out when a point begins: all that are absent then, or
+        were absent before or have come back.
         """
         if not stored:
             return

@@ -193,14 +193,15 @@ class SkylineSearch:
         tensors = state.tensors
         if not len(tensors):
             return []
-        order = np.argsort(self._first[tensors], kind="stable")
-        sorted_ = tensors[order]
+        sorted_ = tensors[np.argsort(self._first[tensors], kind="stable")]
         reach = np.maximum.accumulate(self._last[sorted_])
         cuts = np.flatnonzero(self._first[sorted_][1:] >= reach[:-1]) + 1
         if not len(cuts):
             return [state]
-        groups = sorted(np.split(sorted_, cuts), key=len, reverse=True)
-        return [_State(np.sort(group), state.tops, state.starts) for group in groups]
+        return [
+            _State(np.sort(group), state.tops, state.starts)
+            for group in sorted(np.split(sorted_, cuts), key=len, reverse=True)
+        ]
 
     def _expand(self, state: _State) -> tuple[bytes, Iterator[_State]] | None:
         """The key of a part and the states of the choices at its best edge; None if it is
@@ -247,9 +248,11 @@ class SkylineSearch:
             return None
         supported = bytes(map(int.__eq__, heights, tops))
         key = blake2b(tensors.tobytes() + skyline.tobytes() + supported, digest_size=16).digest()
-        if key in self._hopeless:
-            return None
-        return key, self._choices(_State(tensors, state.tops, starts), edge)
+        return (
+            None
+            if key in self._hopeless
+            else (key, self._choices(_State(tensors, state.tops, starts), edge))
+        )
 
     def _best_edge(
         self,

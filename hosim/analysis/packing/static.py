@@ -256,7 +256,6 @@ class _Problem:
         first, last = np.searchsorted(times, lower), np.searchsorted(times, upper)
         live = _live_sum(first, last, padded, len(times))
         # The topmost tensor of a section needs no padding: at most the largest padding is saved.
-        least = int(live.max()) - int((padded - size).max())
         return cls(
             first,
             last,
@@ -264,7 +263,7 @@ class _Problem:
             upper - lower,
             unit,
             int(live.max()) // unit,
-            least,
+            int(live.max()) - int((padded - size).max()),
             bool((padded == size).all()),
         )
 

@@ -137,13 +137,12 @@ class TilingSearch:
         )
         steps = restart_length(length) * _ATTEMPT * (_OVERHEAD + _PER_ITEM * _most_live(events))
         failures = self._failures[length % 2]
-        taste = Taste(rng.random(), rng.uniform(0, _MOST_NOISE), rng, failures)
         return _Sweep(
             events,
             self._size + [hole[2] for hole in holes],
             self._target,
             min(steps, effort),
-            taste,
+            Taste(rng.random(), rng.uniform(0, _MOST_NOISE), rng, failures),
             failures,
         )
 
@@ -250,14 +249,13 @@ class _Sweep:
         ending, starting = choice.ending - exchange.ending, choice.starting - exchange.starting
         if not ending and not starting:
             return self._first_choice(choice.section + 1, tree, holes)
-        usable = [hole for hole in choice.usable if hole in holes]
         return self._choice(
             choice.section,
             ending,
             starting,
             tree,
             holes,
-            usable,
+            [hole for hole in choice.usable if hole in holes],
             choice.made + exchange.left,
             choice.reasons | bit,
         )

@@ -12,12 +12,15 @@ if TYPE_CHECKING:
         TIE,
         PairedDraws,
         beside_fastest,
+        beside_next,
         by,
+        draws_notes,
         in_both,
         often,
         paired,
         ranks,
         share_faster,
+        uncertainty_line,
     )
     from hosim.analysis.remarks.plan_origin import changed_line, check_made_for, origin_of
     from hosim.analysis.remarks.strongest_rival import (
@@ -29,19 +32,17 @@ if TYPE_CHECKING:
         least_in_parts,
         strongest_rival,
     )
-    from hosim.analysis.remarks.uncertainty import beside_next, draws_notes, uncertainty_line
     from hosim.analysis.remarks.whole_moves import WholeMoves, whole_move_lines, whole_moves
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "no_offload": "NoOffload no_offload",
-            "paired_draws": "PairedDraws TIE beside_fastest by in_both often paired ranks "
-            "share_faster",
+            "paired_draws": "TIE PairedDraws beside_fastest beside_next by draws_notes in_both "
+            "often paired ranks share_faster uncertainty_line",
             "plan_origin": "changed_line check_made_for origin_of",
             "strongest_rival": "NO_RIVALS OPTIMUM OURS StrongestRival fastest_with_ours "
             "least_in_parts strongest_rival",
-            "uncertainty": "beside_next draws_notes uncertainty_line",
             "whole_moves": "WholeMoves whole_move_lines whole_moves",
         },
     )

@@ -58,10 +58,12 @@ def changed_line(plan: Plan, hardware: Hardware, budget_bytes: int) -> str | Non
     found = []
     if before.graph != now.graph:
         sizes, ops = _different(before.sizes, now.sizes), _different(before.ops, now.ops)
-        counts = [
-            counted(number, word) for number, word in ((sizes, "size"), (ops, "op")) if number
-        ]
-        said = ", ".join(counts) or "what its ops read, write or wait for"
+        said = (
+            ", ".join(
+                [counted(number, word) for number, word in ((sizes, "size"), (ops, "op")) if number]
+            )
+            or "what its ops read, write or wait for"
+        )
         found.append(
             f"another version of the workload ({said} {'differs' if sizes + ops < 2 else 'differ'})"
         )

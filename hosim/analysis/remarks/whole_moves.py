@@ -126,9 +126,10 @@ def whole_moves(plan: Plan, device: str) -> tuple[WholeMoves, WholeMoves]:
 def _moved(graph: Graph, times: Mapping[int, int], used: Mapping[int, int]) -> WholeMoves:
     sizes = {t: count * graph.tensors[t].size_bytes for t, count in times.items()}
     places = graph.derived(canonical_places) if sizes else []
-    by_size = sorted(sizes, key=lambda t: (-sizes[t], places[t]))
     return WholeMoves(
-        tuple(by_size), sum(sizes.values()), sum([min(used[t], size) for t, size in sizes.items()])
+        tuple(sorted(sizes, key=lambda t: (-sizes[t], places[t]))),
+        sum(sizes.values()),
+        sum([min(used[t], size) for t, size in sizes.items()]),
     )
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from hosim.base.groups import grouped, summed
 from hosim.cache_plan import Plan
 from hosim.hardware import Hardware
 from hosim.processors import tier_of
@@ -67,11 +68,10 @@ def step_path(plan: Plan, hardware: Hardware, timeline: Timeline) -> list[PathPa
 
 def spent_ns(parts: Iterable[PathPart], start_ns: int, end_ns: int) -> Mapping[str, int]:
     """Nanoseconds of ``[start_ns, end_ns)`` by what the step is at, the largest first."""
-    spent: dict[str, int] = {}
-    for part in parts:
-        within = min(part.end_ns, end_ns) - max(part.start_ns, start_ns)
-        if within > 0:
-            spent[part.what] = spent.get(part.what, 0) + within
+    within = [
+        (part.what, min(part.end_ns, end_ns) - max(part.start_ns, start_ns)) for part in parts
+    ]
+    spent = summed((what, ns) for what, ns in within if ns > 0)
     return dict(sorted(spent.items(), key=lambda item: -item[1]))
 
 
@@ -80,23 +80,23 @@ class _Walk:
 
     def __init__(self, plan: Plan, hardware: Hardware, timeline: Timeline) -> None:
         self.plan, self.graph, self.timeline = plan, plan.graph, timeline
-        self.ending: dict[int, list[PathPart]] = {}
         self._seen: set[PathPart] = set()
         self._waited: dict[int, Stall] = {
             stall.op: stall for stall in timeline.stalls
         }  # in order of their ends: the last one stays
-        times = zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)
         self._ops = [
             PathPart(OPS, tier_of(self.graph.ops[i], hardware), start, end, op=i)
-            for i, (start, end) in enumerate(times)
+            for i, (start, end) in enumerate(
+                zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)
+            )
         ]
-        moves = enumerate(timeline.transfers)
         self._transfers = [
-            PathPart(COPIES, x.channel, x.start_ns, x.end_ns, transfer=k) for k, x in moves
+            PathPart(COPIES, x.channel, x.start_ns, x.end_ns, transfer=k)
+            for k, x in enumerate(timeline.transfers)
         ]
-        for part in (*self._ops, *self._transfers):
-            if part.end_ns >= 0:
-                self.ending.setdefault(part.end_ns, []).append(part)
+        self.ending = grouped(
+            (part.end_ns, part) for part in (*self._ops, *self._transfers) if part.end_ns >= 0
+        )
 
     def first(self, parts: Sequence[PathPart]) -> PathPart | None:
         """The first of these that the path does not have yet."""

@@ -93,10 +93,9 @@ def latitudes(
         waits.of_tensors()
         waits.for_room(budget_bytes)
         late = waits.latest()
-        records = sorted(waits.records.items())
         return {
             k: Latitude(waits.ready[k], min([late[r] - waits.begin[r] for r in moved]))
-            for k, moved in records
+            for k, moved in sorted(waits.records.items())
         }
 
 
@@ -339,8 +338,8 @@ class _SlackWalk:
             self.rooms[tier].given.append((at, self.graph.tensors[t].size_bytes, ended, begun))
 
     def for_room(self, budget_bytes: int) -> None:
-        """What takes room waits until enough is given back; of several devices each has its
-        part.
+        """An op or a transfer that takes room waits until enough is given back. Each of several
+        devices has its part.
         """
         for i, op in enumerate(self.graph.ops.each()):
             if op.workspace_bytes:

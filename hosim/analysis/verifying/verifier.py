@@ -369,8 +369,9 @@ def _capacity(plan: Plan, hardware: Hardware, budget_bytes: int | None) -> Itera
                 op=i,
             )
         elif needed > capacity[tier]:
-            message = (
+            yield Finding(
+                "capacity",
                 f"op {op.name!r} needs {needed:,} B of {tier} for what it uses and its "
-                f"workspace; there are {capacity[tier]:,} B"
+                f"workspace; there are {capacity[tier]:,} B",
+                op=i,
             )
-            yield Finding("capacity", message, op=i)

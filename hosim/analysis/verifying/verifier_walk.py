@@ -229,11 +229,13 @@ class _VerifierWalk:
             return
         left = [c for c in unsure if not self.clocks.ended_by(self.plan.cache_ops[c].after, i)]
         if left and self.last_use[t] == i:
-            message = (
+            self._object(
+                "race",
                 f"{self._say(left[0])} may come when the tensor is gone: op "
-                f"{self.ops[i].name!r} may be its last user to end"
+                f"{self.ops[i].name!r} may be its last user to end",
+                left[0],
+                op=i,
             )
-            self._object("race", message, left[0], op=i)
         elif left:
             self.unsure[t] = left
 
@@ -297,11 +299,13 @@ class _VerifierWalk:
         elif self.several and source == self.written_in[t]:
             writer = self.rewritten[t]
             if not self.clocks.ended_by(writer, cache_op.after):
-                message = (
+                self._object(
+                    "race",
                     f"{self._say(c)} may copy the contents from before op "
-                    f"{self.ops[writer].name!r}, which need not have ended"
+                    f"{self.ops[writer].name!r}, which need not have ended",
+                    c,
+                    op=writer,
                 )
-                self._object("race", message, c, op=writer)
         if self.several:
             self.copied.setdefault(t, []).append(cache_op.after)
             if not self.graph.survives[t]:

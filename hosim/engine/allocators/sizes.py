@@ -65,6 +65,4 @@ def segment_size(size: int) -> int:
     """The bytes asked of the driver for a block of ``size`` bytes that no cached one serves."""
     if size <= SMALL_LIMIT:
         return SMALL_SEGMENT
-    if size < LARGE_SEGMENT_LIMIT:
-        return LARGE_SEGMENT
-    return -(-size // ROUND_LARGE) * ROUND_LARGE
+    return LARGE_SEGMENT if size < LARGE_SEGMENT_LIMIT else -(-size // ROUND_LARGE) * ROUND_LARGE

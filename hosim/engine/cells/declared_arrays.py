@@ -1,4 +1,4 @@
-"""How the classes of the loop and of kernels declare their arrays: type, size and first values in
+"""Declarations of arrays in the classes of the loop and of kernels: type, size and first values in
 one line each, from which all else follows.
 
 Tables make the arrays (:mod:`hosim.engine.cells.made_arrays`), the interpreted form takes them by

@@ -18,7 +18,7 @@ from hosim.engine.cells.current_extensions import is_current
 from hosim.engine.cells.declared_arrays import Array
 
 COMPILED = is_current(compiled_loop, Path(__file__).parents[1], "loop*.py")
-"""Whether simulations run compiled."""
+"""True where simulations run compiled."""
 
 Cells = Any
 """Integers by position: a list, or a memory view of an array, as the form of the loop wants
@@ -152,9 +152,11 @@ class StateCells:
 
     def kept(self) -> Any:
         """A copy of the state."""
-        if COMPILED:
-            return [bytes(whole) for whole in self._wholes]
-        return [cells.copy() for cells in self.by_name.values()]
+        return (
+            [bytes(whole) for whole in self._wholes]
+            if COMPILED
+            else [cells.copy() for cells in self.by_name.values()]
+        )
 
     def put_back(self, kept: Any) -> None:
         """Make the state what it was when it was kept."""

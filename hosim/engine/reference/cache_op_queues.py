@@ -290,8 +290,10 @@ class Transfers:
         """
         if (size, kind) not in lane.terms:
             most = ceiling(self.hardware, lane.channel, size, kind)
-            alone = lane.alone if most is None else min(Fraction(lane.alone), most)
-            lane.terms[size, kind] = self.fluid.crossing(lane.channel, most), alone
+            lane.terms[size, kind] = (
+                self.fluid.crossing(lane.channel, most),
+                lane.alone if most is None else min(Fraction(lane.alone), most),
+            )
         return lane.terms[size, kind]
 
     def end(self) -> list[int]:

@@ -115,7 +115,6 @@ class SimulatedDevice:
         )
         self.env, self.wake, self.storage = shared.env, shared.wake, storage
         self.arena, self.recorder, self.exchanges = arena, recorder, exchanges or {}
-        factor = None if jitter is None else transfer_factors(jitter, position, plan.workload)
         self.transfers = Transfers(
             self.env,
             shared.machine,
@@ -124,7 +123,7 @@ class SimulatedDevice:
             position,
             shared.order,
             shared.wake,
-            factor,
+            None if jitter is None else transfer_factors(jitter, position, plan.workload),
         )
         self.lanes = tuple(self.transfers.lanes.values())
         self.rules = Rules(program, storage, self.transfers)
@@ -475,8 +474,10 @@ class SimulatedDevice:
         for stream, i in blocked:
             if stream.residency_met >= 0:
                 return oom_reports.of_op(self.rules.where[i].full(), i)
-        waiting = [queue.pieces[0] for queue in self.transfers.queues if queue.pieces]
-        heads = sorted(waiting, key=lambda x: x.order)
+        heads = sorted(
+            [queue.pieces[0] for queue in self.transfers.queues if queue.pieces],
+            key=lambda x: x.order,
+        )
         for x in heads:
             turn = self.transfers.pending[x.tensor][0] is x.move
             if x.hop or (turn and x.lane.source.copies.get(x.tensor) == VALID):

@@ -119,11 +119,10 @@ class Simulation:
         )
         allocator, reserve = placing
         places = {name: k for k, name in enumerate(graph.streams)}
-        stream_of = [places[op.stream] for op in graph.ops.each()]
         arena = make_arena(
             allocator,
             graph,
-            stream_of,
+            [places[op.stream] for op in graph.ops.each()],
             budget if reserve is None else min(hardware.device.capacity_bytes, reserve),
         )
         recorder = TimelineRecorder(graph, hardware) if record else None
@@ -149,7 +148,6 @@ class Simulation:
                 self.wake_all,
                 self.folded,
             )
-        exchanges = None if self.tied is None else self.tied[position]
         return SimulatedDevice(
             self.shared,
             program,
@@ -157,7 +155,7 @@ class Simulation:
             Storage(rooms, hardware.device_tier),
             arena,
             recorder,
-            exchanges,
+            None if self.tied is None else self.tied[position],
         )
 
     # -- the order within an instant (rule 0)
@@ -284,20 +282,24 @@ class Simulation:
                 result_figures.tells_slowing(device.graph, device.program.sent, self.compete),
                 meets,
             )
-            did = device.outcome(error)
             results.append(
                 result_figures.of_device(
-                    did, device.plan, hardware, budget, self.jitter, modelled, REFERENCE
+                    device.outcome(error),
+                    device.plan,
+                    hardware,
+                    budget,
+                    self.jitter,
+                    modelled,
+                    REFERENCE,
                 )
             )
         if hardware.devices == 1:
             return results[0]
-        instances = []
-        for tier in hardware.tiers:
-            shared = [pool for (name, _), pool in self.pools.items() if name == tier.name]
-            instances.append(
-                shared or [device.storage.rooms[tier.name].ledgers[0] for device in self.devices]
-            )
+        instances = [
+            [pool for (name, _), pool in self.pools.items() if name == tier.name]
+            or [device.storage.rooms[tier.name].ledgers[0] for device in self.devices]
+            for tier in hardware.tiers
+        ]
         return result_figures.together(
             results, instances, hardware, self.folded, "device" if self.tied is None else "stage"
         )

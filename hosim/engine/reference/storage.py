@@ -113,7 +113,7 @@ class TierRoom:
         return self.pins[self.graph.tensors[t].kind] if size and not pooled else 0
 
     def note_pinned(self) -> None:
-        """What is pinned now has been pinned."""
+        """Note that the bytes which are pinned now have been pinned."""
         self.most_pinned = max(self.most_pinned, self.pinned)
 
     def _pinned_bytes(self, t: int) -> int:

@@ -214,8 +214,9 @@ class Rules:
             coming = self.program.arriving.get((t, following))
             if coming is None or coming in self.transfers.done:
                 name = graph.ops[following].name
-                wrong = f": op {name!r} awaits it, and no prefetch brings it back before"
-                raise self._illegal(t, wrong)
+                raise self._illegal(
+                    t, f": op {name!r} awaits it, and no prefetch brings it back before"
+                )
         room.drop(t)
 
     def _illegal(self, t: int, why: str) -> PlanError:

@@ -151,7 +151,6 @@ def ci_files(suite: Suite, root: Path, requirement: str, python: str) -> CiFiles
     config = Path(suite.source).resolve().relative_to(root.resolve())
     extras = {"torch" for case in suite.cases if case.entry is not None}
     extras |= {"onnx" for case in suite.cases if (case.workload or "").endswith(".onnx")}
-    option = "" if config.as_posix() == "hosim.toml" else f" --config {_word(config.as_posix())}"
     said = {
         "checkout": _CHECKOUT,
         "setup_python": _PYTHON,
@@ -161,7 +160,9 @@ def ci_files(suite: Suite, root: Path, requirement: str, python: str) -> CiFiles
         "workflow": WORKFLOW,
         "requirement": json.dumps(with_extras(requirement, extras)),
         "more": _also_installed(root),
-        "config": option,
+        "config": ""
+        if config.as_posix() == "hosim.toml"
+        else f" --config {_word(config.as_posix())}",
         "comment": COMMENT,
         "files": f"'{_files(suite, config.parent)}'",
     }
@@ -213,8 +214,10 @@ def begin_cases(config: Path | None, entry: str, hardware: str) -> Path:
     if path.exists():
         raise InputError("it is there already: add a case to it", source=os.fspath(path))
     root_of(path)
-    told = {"entry": entry, "hardware": hardware}
-    lines = [f"{key} = {json.dumps(value)}" for key, value in told.items()]
+    lines = [
+        f"{key} = {json.dumps(value)}"
+        for key, value in {"entry": entry, "hardware": hardware}.items()
+    ]
     name = re.split(r"[.:]", entry)[0]
     write_bytes(path, "\n".join([f"[cases.{name}]", *lines, ""]).encode())
     try:

@@ -37,8 +37,8 @@ LINES = 60
 """The number of lines that a list may have."""
 
 GRAPH_LINES = 200
-"""How many of them those of the graph may have: what is not there cannot be named as the cause of a
-change.
+"""The most of them that those of the graph may have: an op that is not there cannot be named as the
+cause of a change.
 """
 
 _OF_GRAPH = ("tensors", "workspaces", "times", "flops")
@@ -65,15 +65,6 @@ def read_record(path: str | os.PathLike[str]) -> Record:
 
     data = load_baseline(path)
     source = os.fspath(path)
-    peaks = {
-        tier: PeakRecord(
-            op=peak.get("op"),
-            composition=peak.get("composition", {}),
-            residents=_listing(peak.get("residents"), source, f"peaks.{tier}.residents"),
-            away=_listing(peak.get("away"), source, f"peaks.{tier}.away"),
-        )
-        for tier, peak in data.get("peaks", {}).items()
-    }
     return Record(
         case=data["case"],
         asked=data["asked"],
@@ -82,7 +73,15 @@ def read_record(path: str | os.PathLike[str]) -> Record:
         },
         metrics=data["metrics"],
         machine=_machine(data, path),
-        peaks=peaks,
+        peaks={
+            tier: PeakRecord(
+                op=peak.get("op"),
+                composition=peak.get("composition", {}),
+                residents=_listing(peak.get("residents"), source, f"peaks.{tier}.residents"),
+                away=_listing(peak.get("away"), source, f"peaks.{tier}.away"),
+            )
+            for tier, peak in data.get("peaks", {}).items()
+        },
         moved={
             channel: _listing(listed, source, f"moved.{channel}")
             for channel, listed in data.get("moved", {}).items()
@@ -273,10 +272,11 @@ def _table(name: str, values: Mapping[str, str]) -> Iterator[str]:
 def _listed(name: str, listing: Listing, say: Any, most: int = LINES) -> Iterator[str]:
     if not listing.items and not listing.others:
         return
-    by_value = grouped(((item.label, item.value, _span(item)), item.name) for item in listing.items)
     rows = [
         (label, text + span, value, count)
-        for (label, value, span), names in by_value.items()
+        for (label, value, span), names in grouped(
+            ((item.label, item.value, _span(item)), item.name) for item in listing.items
+        ).items()
         for text, count in fold(names)
     ]
     rows.sort(key=lambda row: (-row[2], row[0], row[1]))
@@ -377,5 +377,6 @@ def confined(path: Path, folder: Path, source: str, where: str | None = None) ->
 
 def quoted(text: str) -> str:
     """``text`` as a basic string of TOML."""
-    plain = text.encode("utf-8", "backslashreplace").decode()
-    return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(
+        text.encode("utf-8", "backslashreplace").decode(), ensure_ascii=False
+    ).replace("\x7f", "\\u007f")

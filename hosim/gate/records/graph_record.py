@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from itertools import count
 
-from hosim.base.groups import grouped
+from hosim.base.groups import grouped, summed
 from hosim.gate.records.baselines import as_word
 from hosim.gate.records.record import GraphRecord, Item, Listing
 from hosim.graph import MAIN_STREAM, Graph, Op, Tensor
@@ -44,9 +44,9 @@ def _whole_tensors(graph: Graph) -> Listing:
     """The bytes of tensors by kind and name. Parts of one are it: which part a step reads follows
     from its inputs.
     """
-    held: Counter[tuple[str, str]] = Counter()
-    for tensor in graph.tensors:
-        held[_label(tensor), tensor.of or tensor.name] += tensor.size_bytes
+    held = summed(
+        ((_label(tensor), tensor.of or tensor.name), tensor.size_bytes) for tensor in graph.tensors
+    )
     return Listing(tuple([Item(label, name, size) for (label, name), size in sorted(held.items())]))
 
 

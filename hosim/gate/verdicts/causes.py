@@ -74,12 +74,11 @@ def _without_listings(before: Record, now: Record, worse: Sequence[MetricVerdict
     another = [
         key for key in sorted(before.computed) if before.computed[key] != now.computed.get(key)
     ]
-    head = (
+    lines = [
         f"changed: {', '.join(another)}"
         if another
         else "graph, machine and plan are the same: the replay itself has changed"
-    )
-    lines = [head]
+    ]
     for metric in worse:
         lines.append(metric.line())
         kind, _, tier = metric.name.partition(".")
@@ -175,9 +174,10 @@ def edits(before: Record, now: Measured) -> list[str]:
     changed = changed_question(before, record)
     if not _another_graph(before, record):
         return changed
-    room = max(_OF_GRAPH - len(changed), 2)
     return changed + in_lines(
-        graph_changes(before.graph, record.graph, now), room, of=" changes of the graph"
+        graph_changes(before.graph, record.graph, now),
+        max(_OF_GRAPH - len(changed), 2),
+        of=" changes of the graph",
     )
 
 

@@ -108,8 +108,7 @@ class _AlikeChanges:
         """All of them as one change."""
         if len(self.changes) == 1:
             return self.changes[0]
-        said = self.text.replace(f"`{self.own}`", f"`{self.name}`")
-        return _told(said, self.changes, say)
+        return _told(self.text.replace(f"`{self.own}`", f"`{self.name}`"), self.changes, say)
 
 
 def _of_roles(name: str, lines: Sequence[_AlikeChanges], say: Callable[[int], str]) -> Change:

@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import chain
 from urllib.parse import quote
 
+from hosim.base.groups import grouped, summed
 from hosim.gate.records import GraphRecord, Item, Listing, Measured, Record, fold, of_word, role_of
 from hosim.gate.verdicts.changes import Change, op_named, was_named
 from hosim.gate.verdicts.pairs import Pair, paired
@@ -61,13 +62,12 @@ def plan_changes(before: Record, now: Measured) -> list[PlanChange]:
     for (where, label, old_text, new_text), by_name in found.items():
         for text, count in fold(by_name):
             several = f", {count} tensors" if count > 1 else ""
-            share = sum(by_name.values()) * count // len(by_name)
             rows.append(
                 PlanChange(
                     f"{text} ({label.replace('_', ' ')}{several}), {where}",
                     old_text,
                     new_text,
-                    share,
+                    sum(by_name.values()) * count // len(by_name),
                 )
             )
     return sorted(rows, key=lambda row: (-row.by, row.what, row.before, row.now))
@@ -238,8 +238,9 @@ def _of_tensors(
         rule = f"{kind} {how}" if how else ""
         text = f"`{item.name}`{kind} {said}"
         # what is gone needs nothing: it comes after what is there
-        weight = by if how == _GONE else abs(by)
-        return Change(by, text, item.name, int(not of_user), weight, at, rule)
+        return Change(
+            by, text, item.name, int(not of_user), by if how == _GONE else abs(by), at, rule
+        )
 
     sizes: dict[tuple[str, str, int], set[int]] = defaultdict(set)
     for was, item in pairs:
@@ -303,12 +304,12 @@ def _of_shapes(
     """
     if before.others:
         return
-    there: dict[str, list[str]] = defaultdict(list)
-    for shape, names in now.shapes.items():
-        there[_with_roles(shape, renames)] += names
-    known: Counter[str] = Counter()
-    for shape, times in before.shapes.items():
-        known[_with_roles(shape, renames)] += times
+    there = grouped(
+        (_with_roles(shape, renames), name) for shape, names in now.shapes.items() for name in names
+    )
+    known = Counter(
+        summed((_with_roles(shape, renames), times) for shape, times in before.shapes.items())
+    )
     count = Counter({shape: len(names) for shape, names in there.items()})
     found, lost = count - known, known - count
     by_role: dict[str, list[str]] = defaultdict(list)

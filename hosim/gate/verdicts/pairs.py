@@ -2,9 +2,10 @@
 what was renamed.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 
+from hosim.base.groups import grouped
 from hosim.gate.records import Item, Listing, role_of
 from hosim.graph import PERSISTENT_KINDS
 from hosim.result import WORKSPACE
@@ -54,10 +55,7 @@ def paired(
 
 
 def _by_role(items: Iterable[Item]) -> _Roles:
-    roles: _Roles = defaultdict(list)
-    for item in items:
-        roles[item.label, role_of(item.name)].append(item)
-    return roles
+    return grouped(((item.label, role_of(item.name)), item) for item in items)
 
 
 def _pair(old: Sequence[Item], new: Sequence[Item], found: dict[Item, Item | None]) -> None:
@@ -73,11 +71,9 @@ def _pair(old: Sequence[Item], new: Sequence[Item], found: dict[Item, Item | Non
     left, free = sorted(old, key=_largest), sorted(new, key=_largest)
     taken: set[Item] = set()
     for key in steps:
-        by: dict[object, list[Item]] = defaultdict(list)
-        for item in left:
-            by[key(item)].append(item)
+        by = grouped((key(item), item) for item in left)
         for item in free:
-            if by[key(item)]:
+            if by.get(key(item)):
                 was = found[item] = by[key(item)].pop(0)
                 taken.add(was)
         free = [item for item in free if item not in found]
@@ -124,8 +120,8 @@ def _pair_renamed(lost: _Roles, unknown: _Roles, found: dict[Item, Item | None])
 def _pair_owned(
     lost: Sequence[Item], unknown: Sequence[Item], found: dict[Item, Item | None]
 ) -> None:
-    """What modules own, in the order of their names, where as many of a value are lost as new: of
-    more, it is not known which were renamed.
+    """Pair tensors that modules own, in the order of their names, where as many of a value are lost
+    as new: of more, it is not known which were renamed.
     """
     taken = {item for item in found.values() if item is not None}
     left, free = (
@@ -139,11 +135,9 @@ def _pair_owned(
 
 def _by_value(items: Iterable[Item]) -> dict[tuple[str, int], list[Item]]:
     """Items of modules by label and value."""
-    values: dict[tuple[str, int], list[Item]] = defaultdict(list)
-    for item in items:
-        if item.label.partition(" ")[0] in _OWNED:
-            values[item.label, item.value].append(item)
-    return values
+    return grouped(
+        ((item.label, item.value), item) for item in items if item.label.partition(" ")[0] in _OWNED
+    )
 
 
 def _differing(one: str, other: str) -> int:

@@ -274,17 +274,21 @@ def exit_code(verdicts: Sequence[CaseVerdict], strict: bool = False) -> int:
     """0 if nothing fails, 2 if a case is in error, 3 if one does not fit, else 1."""
     if any(v.verdict == ERROR for v in verdicts):
         return InputError.exit_code
-    if any(v.verdict == INFEASIBLE for v in verdicts):
-        return InfeasibleError.exit_code
-    return int(any(v.fails(strict) for v in verdicts))
+    return (
+        InfeasibleError.exit_code
+        if any(v.verdict == INFEASIBLE for v in verdicts)
+        else int(any(v.fails(strict) for v in verdicts))
+    )
 
 
 def summary(verdicts: Sequence[CaseVerdict]) -> str:
     """The number of cases with each verdict, in one line."""
     counts = {verdict: sum(v.verdict == verdict for v in verdicts) for verdict in _ORDER}
-    said = (
-        counted(count, verdict) if verdict in _NOUNS else f"{count} {verdict}"
-        for verdict, count in counts.items()
-        if count
+    return (
+        ", ".join(
+            counted(count, verdict) if verdict in _NOUNS else f"{count} {verdict}"
+            for verdict, count in counts.items()
+            if count
+        )
+        or "no case"
     )
-    return ", ".join(said) or "no case"

@@ -107,8 +107,9 @@ def _parts(answer: Answer, title: bool, every: bool, shows: str) -> Iterator[Ren
 
 def rows_table(answer: Answer, most: int | None = None) -> Table:
     """The rows of an answer, or the first ones, the best of which is green."""
-    wraps = answer.columns[1:2] if answer.wraps else ()
-    table = open_table("", *answer.columns, left=answer.left, wraps=wraps)
+    table = open_table(
+        "", *answer.columns, left=answer.left, wraps=answer.columns[1:2] if answer.wraps else ()
+    )
     table.title = None
     for k, row in enumerate(answer.rows[:most]):
         table.add_row(*row, style="green" if not k and answer.good and answer.ranked else None)

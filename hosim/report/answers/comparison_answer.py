@@ -184,8 +184,9 @@ def _sentence(best: Result, advice: NoOffload | None) -> str:
     said = [f"{fits}: {human_time(best.makespan_ns or 0)} by {best.policy}"]
     said += [f"{times}{resident}"] if resident else []
     said += [interval] if interval else []
-    parts = [f"{', '.join(said)}.", _moves(best), _reserves(best)]
-    return " ".join([part for part in parts if part])
+    return " ".join(
+        [part for part in [f"{', '.join(said)}.", _moves(best), _reserves(best)] if part]
+    )
 
 
 def _reserves(best: Result) -> str:

@@ -24,7 +24,7 @@ from hosim.report.printing import (
 from hosim.units import human_size, human_time
 
 _PRICES, _OP, _NAME, _FIGURES = 2, 18, 34, 8
-"""How many of what would save time an answer names, the characters of names in its rows, and the
+"""The most ways to save time that an answer names, the characters of names in its rows, and the
 figures of a recording.
 """
 

@@ -186,9 +186,11 @@ def _shown_in_cells() -> type[Figure]:
 def limit_of(result: Result, hardware: Hardware, tier: str) -> tuple[int, str]:
     """The bytes that a tier may hold in a replay, and what that is called."""
     capacity = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
-    if tier == hardware.device_tier:
-        return min(result.budget_bytes, capacity), "budget"
-    return capacity, "capacity"
+    return (
+        (min(result.budget_bytes, capacity), "budget")
+        if tier == hardware.device_tier
+        else (capacity, "capacity")
+    )
 
 
 def is_near(limit: int, most: int) -> bool:

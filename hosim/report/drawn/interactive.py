@@ -109,10 +109,9 @@ def _groups(
     def said(bar: Bar) -> str:
         return _said(one.plan, timeline, bar, own.together.get(bar.number, (bar.number,)))
 
-    encoded = [encoder.row(row, said) for row in own.rows]
     group: dict[str, Any] = {
         "title": one.title,
-        "rows": encoded,
+        "rows": [encoder.row(row, said) for row in own.rows],
         "blames": _blames(encoder, timeline, own),
     }
     held = _held(one, hardware, hardware.device_tier)

@@ -84,9 +84,11 @@ def _labels(sizes: list[int]) -> list[str]:
     what others are above it.
     """
     short = [human_size(size) for size in sizes]
-    if len({*short}) == len({*sizes}):
-        return short
-    return [*[f"+{human_size(size - sizes[-1])}" for size in sizes[:-1]], short[-1]]
+    return (
+        short
+        if len({*short}) == len({*sizes})
+        else [*[f"+{human_size(size - sizes[-1])}" for size in sizes[:-1]], short[-1]]
+    )
 
 
 def _columns(curve: list[int], count: int) -> list[int]:

@@ -37,13 +37,12 @@ def start_errors(axes: Axes, starts_ns: Sequence[int], errors_ns: Sequence[int])
     unit, name = time_unit(max(starts_ns, default=0) - min(starts_ns, default=0))
     small, small_name = time_unit(max(map(abs, errors_ns), default=0))
     axes.axhline(0, color="0.6", linewidth=0.8)
-    point = 6 if len(starts_ns) <= _FEW else 2
     axes.plot(
         [x / unit for x in starts_ns],
         [y / small for y in errors_ns],
         ".",
         color="black",
-        markersize=point,
+        markersize=6 if len(starts_ns) <= _FEW else 2,
         rasterized=True,
     )
     axes.set_xlabel(f"recorded start, {name}")

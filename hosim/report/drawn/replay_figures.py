@@ -132,10 +132,9 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     bottom = None
     for kind, curve in zip(by_kind, curves, strict=True):
         upper = curve if bottom is None else bottom + curve
-        low = 0 if bottom is None else _closed(bottom) / size
         axes.fill_between(
             x,
-            low,
+            0 if bottom is None else _closed(bottom) / size,
             _closed(upper) / size,
             step="post",
             label=kind.replace("_", " "),
@@ -171,13 +170,11 @@ def channel_utilization(axes: Axes, result: Result) -> Axes:
     unit, name = figures.time_unit(end)
     parts = 100
     edges = [k * end / parts / unit for k in range(parts + 1)]
-    recorded = timeline_of(result)
-    for k, (channel, carried) in enumerate(sorted(busy(recorded).items())):
+    for k, (channel, carried) in enumerate(sorted(busy(timeline_of(result)).items())):
         part = 100 * carried.total_ns / end if end else 0.0
-        share = _closed(100 * np.array(carried.shares(end, parts)))
         axes.step(
             edges,
-            share,
+            _closed(100 * np.array(carried.shares(end, parts))),
             where="post",
             linewidth=1.3,
             label=printable(f"{channel}: {part:.0f} %"),
@@ -206,14 +203,12 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
     size, size_name = figures.size_unit(most)
     for k, (channel, (times, values)) in enumerate(queues.items()):
         waits = human_in(int(values.max()), (size, size_name))
-        label = printable(f"{channel}: at most {waits}")
-        x = [*(times / unit), end / unit]
         axes.step(
-            x,
+            [*(times / unit), end / unit],
             _closed(values) / size,
             where="post",
             linewidth=1.3,
-            label=label,
+            label=printable(f"{channel}: at most {waits}"),
             **LINES[k % len(LINES)],
         )
     axes.set_ylim(0, 1.08 * max(most, 1) / size)

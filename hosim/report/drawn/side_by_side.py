@@ -194,13 +194,11 @@ def _memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
         (now, "now", _NOW, "-", 1.6),
     ):
         peak, took = human_in(max(curve.held), of_size), human_in(curve.makespan_ns, of_time)
-        text = f"{label}: peak {peak}, makespan {took}"
-        levels = [b / size for b in curve.held]
         axes.stairs(
-            levels,
+            [b / size for b in curve.held],
             _edges(curve, unit),
             baseline=None,
-            label=text,
+            label=f"{label}: peak {peak}, makespan {took}",
             color=colour,
             linestyle=dashes,
             linewidth=width,

@@ -49,13 +49,12 @@ def installation(cache: Path, workloads: int, profiles: int) -> dict[str, Any]:
             for package, version in found.items()
             if not _enough(version, needs.get(package))
         ]
-        tried = {package: TRIED[package] for package in packages if package in TRIED}
         features.append(
             {
                 "extra": extra,
                 "packages": found,
                 "missing": missing,
-                "tried": tried,
+                "tried": {package: TRIED[package] for package in packages if package in TRIED},
                 "purpose": purpose,
             }
         )

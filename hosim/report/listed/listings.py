@@ -9,7 +9,7 @@ from rich.table import Table
 
 from hosim.analysis import static_peak
 from hosim.analysis.costmodel import ORIGINS, op_durations, time_origins
-from hosim.base.groups import grouped
+from hosim.base.groups import grouped, summed
 from hosim.data.runtime import Runtime
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Compute, Hardware
@@ -18,7 +18,7 @@ from hosim.notes import each_once, notes, sentence
 from hosim.plain_text import counted, printable
 from hosim.report.drawn import memory_curve
 from hosim.report.of_replays import composition
-from hosim.report.printing import NOTHING, WholeFigures, open_table, paragraph, percent
+from hosim.report.printing import NOTHING, OpenTable, WholeFigures, open_table, paragraph, percent
 from hosim.units import (
     human_clock,
     human_compute,
@@ -146,18 +146,18 @@ def op_times(graph: Graph, hardware: Hardware, every: bool = False) -> Table:
                 for op, ns, origin in zip(graph.ops, durations, origins, strict=True)
             ],
         )
-    times, counts = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
-    for op, ns, origin in zip(graph.ops, durations, origins, strict=True):
-        times[op.kind, op.kernel, origin] += ns
-        counts[op.kind, op.kernel, origin] += 1
+    times = grouped(
+        ((op.kind, op.kernel, origin), ns)
+        for op, ns, origin in zip(graph.ops, durations, origins, strict=True)
+    )
     return open_table(
         f"Times on {hardware.name}{under_load(hardware)}",
         *("kind", "kernel", "from", "ops", "time"),
         left=3,
         rows=[
-            (kind, kernel or NOTHING, origin, f"{counts[kind, kernel, origin]:,}", human_time(ns))
+            (kind, kernel or NOTHING, origin, f"{len(ns):,}", human_time(sum(ns)))
             for (kind, kernel, origin), ns in sorted(
-                times.items(), key=lambda item: (-item[1], item[0])
+                times.items(), key=lambda item: (-sum(item[1]), item[0])
             )
         ],
     )
@@ -181,16 +181,12 @@ def origin_lines(graph: Graph, hardware: Hardware) -> list[str]:
     """
     if hardware.compute.processor is None:
         return []
-    times = Counter[str]()
-    for ns, origin in zip(
-        op_durations(graph, hardware), time_origins(graph, hardware), strict=True
-    ):
-        times[origin] += ns
+    times = summed(zip(time_origins(graph, hardware), op_durations(graph, hardware), strict=True))
     whole = sum(times.values()) or 1
     return [
         "Times of ops: "
         + ", ".join(
-            f"{origin} {percent(times[origin], whole)}" for origin in ORIGINS if times[origin]
+            f"{origin} {percent(times[origin], whole)}" for origin in ORIGINS if times.get(origin)
         )
         + "."
     ]
@@ -259,6 +255,23 @@ def peak_compute(hw: Hardware) -> str:
     return f"{human_compute(peaks[dtype])} {dtype}" if dtype else NOTHING
 
 
+def _fabrics(hw: Hardware) -> OpenTable:
+    return open_table(
+        "Fabrics",
+        *("fabric", "scope", "shared by", "bandwidth"),
+        left=3,
+        rows=[
+            (
+                fabric.name,
+                fabric.scope,
+                ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])]),
+                human_rate(fabric.bandwidth_bytes_per_s),
+            )
+            for fabric in hw.fabrics
+        ],
+    )
+
+
 def machine(hw: Hardware) -> RenderableType:
     """Everything in a profile: compute, tiers, channels, fabrics, and the sources of its
     figures.
@@ -310,17 +323,7 @@ def machine(hw: Hardware) -> RenderableType:
     )
     parts: list[RenderableType] = [paragraph(*lines, space=True), tiers, channels]
     if hw.fabrics:
-        fabrics = [
-            (
-                fabric.name,
-                fabric.scope,
-                ", ".join([*fabric.channels, *(["collectives"] if fabric.collectives else [])]),
-                human_rate(fabric.bandwidth_bytes_per_s),
-            )
-            for fabric in hw.fabrics
-        ]
-        columns = "fabric", "scope", "shared by", "bandwidth"
-        parts.append(open_table("Fabrics", *columns, left=3, rows=fabrics))
+        parts.append(_fabrics(hw))
     if uneven := _uneven(hw):
         parts.append(paragraph(*uneven, space=True))
     if hw.source:
@@ -455,13 +458,10 @@ def models(listed: Iterable[ListedModel]) -> RenderableType:
     models = tuple(listed)
     for model in models:
         millions = round(model.parameters / 10**6)
-        count = (
-            f"{millions} million" if millions < 1000 else f"{model.parameters / 10**9:.2f} billion"
-        )
         table.add_row(
             model.name,
             str(model.layers),
-            count,
+            f"{millions} million" if millions < 1000 else f"{model.parameters / 10**9:.2f} billion",
             human_size(model.weights_bytes),
             ", ".join(model.phases),
         )

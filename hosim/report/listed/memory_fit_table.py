@@ -1,5 +1,5 @@
-"""Whether a step fits a device: the sentence, the peak by module and kind, the largest batch and
-sequence, and what would make it fit.
+"""The answer to whether a step fits a device: the sentence, the peak by module and kind, the largest
+batch and sequence, and what would make it fit.
 """
 
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from typing import Any
 
 from rich.console import Group, RenderableType
 
-from hosim.base.groups import grouped
-from hosim.data.memory_fit import LargestFit, MemoryFit, ModulePeak, Remedy
+from hosim.base.groups import grouped, summed
+from hosim.data.memory_fit import LargestFit, MemoryFit, ModulePeak
 from hosim.data.runtime import RUNTIME
-from hosim.data.seen_peaks import DOES_NOT_FIT, SeenPeaks
+from hosim.data.seen_peaks import DOES_NOT_FIT
 from hosim.io.models import Run
 from hosim.plain_text import one_line
 from hosim.report.printing import (
@@ -82,7 +82,7 @@ def _modules(fit: MemoryFit) -> OpenTable:
         table.add_row(
             f"{len(rest)} others",
             human_size(sum([one.bytes for one in rest])),
-            *_sizes(_summed(rest), kinds),
+            *_sizes(summed(pair for one in rest for pair in one.kinds.items()), kinds),
         )
     table.add_row("all", human_size(fit.peak_bytes), *_sizes(fit.by_kind, kinds), style="bold")
     return table
@@ -96,14 +96,6 @@ def _called(one: ModulePeak, whole: str) -> str:
     """The module without the name of the ``whole`` model, and how often it is there."""
     name = one_line(one.module.removeprefix(whole), _NAME)
     return f"{name}{f' ({one.count}x)' if one.count > 1 else ''}"
-
-
-def _summed(modules: tuple[ModulePeak, ...]) -> dict[str, int]:
-    kinds: dict[str, int] = {}
-    for one in modules:
-        for kind, size in one.kinds.items():
-            kinds[kind] = kinds.get(kind, 0) + size
-    return kinds
 
 
 def _sizes(held: Mapping[str, int], kinds: list[str]) -> list[str]:
@@ -130,8 +122,10 @@ def _remedies(fit: MemoryFit) -> OpenTable:
 
 def _in_the_way(fit: MemoryFit) -> list[str]:
     """The reasons why a remedy has no step, each once."""
-    reasons = grouped((one.why, one.name) for one in fit.remedies if one.why)
-    return [f"{', '.join(names)}: {why}." for why, names in reasons.items()]
+    return [
+        f"{', '.join(names)}: {why}."
+        for why, names in grouped((one.why, one.name) for one in fit.remedies if one.why).items()
+    ]
 
 
 def _next(fit: MemoryFit) -> list[str]:
@@ -179,7 +173,7 @@ def memory_fit_to_dict(fit: MemoryFit) -> dict[str, Any]:
         "verdict": fit.verdict,
         "peak_bytes": fit.peak_bytes,
         "usable_bytes": fit.usable_bytes,
-        "seen_peaks": _seen(fit.seen),
+        "seen_peaks": None if fit.seen is None else asdict(fit.seen),
         "makespan_ns": fit.makespan_ns,
         "at": fit.at,
         "by_kind": dict(fit.by_kind),
@@ -187,18 +181,6 @@ def memory_fit_to_dict(fit: MemoryFit) -> dict[str, Any]:
             {"module": one.module, "count": one.count, "bytes": one.bytes, "kinds": dict(one.kinds)}
             for one in fit.by_module
         ],
-        "largest": [_largest(one) for one in fit.largest],
-        "remedies": [_remedy(one) for one in fit.remedies],
+        "largest": [asdict(one) for one in fit.largest],
+        "remedies": [{**asdict(one), "settings": dict(one.settings)} for one in fit.remedies],
     }
-
-
-def _seen(seen: SeenPeaks | None) -> dict[str, Any] | None:
-    return None if seen is None else asdict(seen)
-
-
-def _largest(one: LargestFit) -> dict[str, Any]:
-    return asdict(one)
-
-
-def _remedy(one: Remedy) -> dict[str, Any]:
-    return {**asdict(one), "settings": dict(one.settings)}

@@ -1,4 +1,4 @@
-"""What there is, in the short form of an answer: lists as groups of names, and one workload,
+"""Lists and their entries in the short form of an answer: groups of names, and one workload,
 machine or runtime as the figures that matter most.
 """
 
@@ -249,7 +249,6 @@ def workload_in_short(graph: Graph, width: int, hw: Hardware | None = None) -> A
         flops[op.kind] += op.flops
         accessed[op.kind] += op.bytes_accessed
     took = f" Its ops take {human_time(times.total())} on {hw.name}." if hw is not None else ""
-    ranked = sorted(counts, key=lambda k: (-times[k], -flops[k], -accessed[k], k))
     return Answer(
         f"{graph.name}: {counted(len(graph.ops), 'op')}, {counted(len(graph.tensors), 'tensor')}",
         f"{human_size(peak.bytes)} with everything resident{at}: {composition(peak.breakdown)}."
@@ -264,7 +263,7 @@ def workload_in_short(graph: Graph, width: int, hw: Hardware | None = None) -> A
                     human_size(accessed[kind]),
                     *([human_time(times[kind])] if hw is not None else []),
                 )
-                for kind in ranked
+                for kind in sorted(counts, key=lambda k: (-times[k], -flops[k], -accessed[k], k))
             ]
         ),
         ranked=False,

@@ -1,5 +1,5 @@
-"""What is said of makespans in draws of what is uncertain: intervals, who is faster how often, and
-where the uncertainty is from.
+"""Makespans in draws of what is uncertain: intervals, who is faster how often, and where the
+uncertainty is from.
 """
 
 from collections.abc import Sequence
@@ -70,8 +70,9 @@ def _of_one(only: Result) -> RenderableType:
         if unfit
         else []
     )
-    first = f"90 % interval of the makespan: {_interval(only)}."
-    return paragraph(first, *misfits, *_sources(only), space=True)
+    return paragraph(
+        f"90 % interval of the makespan: {_interval(only)}.", *misfits, *_sources(only), space=True
+    )
 
 
 def _row(
@@ -118,8 +119,9 @@ def regrets(rows: Sequence[Regret]) -> RenderableType:
 
 
 def without_runtime(graph: Graph, results: Sequence[Result]) -> str:
-    """What the runtimes that run such steps sustain, where none is named and times are modelled: of
-    the speed of kernels alone, and of the memory's bandwidth in an optimizer on the CPU.
+    """Return the shares that the runtimes of such steps sustain, where none is named and times are
+    modelled: of the speed of kernels alone, and of the memory's bandwidth in an optimizer on the
+    CPU.
     """
     found = runtimes_for(graph)
     if not found or all([result.drawn is None for result in results]):

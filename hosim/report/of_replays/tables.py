@@ -46,14 +46,13 @@ def devices(results: Sequence[Result], hardware: Hardware) -> Table:
     stall and peak.
     """
     figures = [(result.policy, result.devices) for result in results if result.devices is not None]
-    peak = f"peak\n{hardware.device_tier}"
     table = open_table(
         "Devices: least, median and most",
         "policy",
         "devices",
         *["makespan"] * 3,
         *["stall"] * 3,
-        *[peak] * 3,
+        *[f"peak\n{hardware.device_tier}"] * 3,
     )
     for policy, spread in figures:
         count = (
@@ -61,11 +60,10 @@ def devices(results: Sequence[Result], hardware: Hardware) -> Table:
             if spread.feasible == spread.count
             else f"{spread.feasible} of {spread.count} fit"
         )
-        held = spread.peak_bytes.get(hardware.device_tier)
         cells = [
             *_three(spread.makespan_ns, human_time),
             *_three(spread.stall_ns, human_time),
-            *_three(held, human_size),
+            *_three(spread.peak_bytes.get(hardware.device_tier), human_size),
         ]
         table.add_row(policy, count, *cells)
     return table
@@ -184,8 +182,10 @@ def ordered(kinds: Iterable[str]) -> list[str]:
     bytes are dropped from mappings.
     """
     rank = {kind: i for i, kind in enumerate((*KINDS, WORKSPACE))}
-    held = [kind for kind in kinds if not isinstance(kinds, Mapping) or kinds[kind]]
-    return sorted(held, key=lambda kind: (rank.get(kind, len(rank)), kind))
+    return sorted(
+        [kind for kind in kinds if not isinstance(kinds, Mapping) or kinds[kind]],
+        key=lambda kind: (rank.get(kind, len(rank)), kind),
+    )
 
 
 def timing(results: Sequence[Result], hardware: Hardware, base: str = "") -> Table:
@@ -267,13 +267,15 @@ def unproved(results: Sequence[Result]) -> Text:
         for r in results
         if r.policy.partition(":")[0] == OPTIMUM and (r.lower_bound_ns or 0) < (r.makespan_ns or 0)
     ]
-    lines = [
-        f"{r.policy} is not proved to be the optimum: there may be plans that take "
-        f"{human_time(r.lower_bound_ns)} or more."
-        for r in unsure
-        if r.lower_bound_ns is not None
-    ]
-    return paragraph(*lines, space=True)
+    return paragraph(
+        *[
+            f"{r.policy} is not proved to be the optimum: there may be plans that take "
+            f"{human_time(r.lower_bound_ns)} or more."
+            for r in unsure
+            if r.lower_bound_ns is not None
+        ],
+        space=True,
+    )
 
 
 def least_bound(results: Iterable[Result]) -> int | None:
@@ -369,8 +371,7 @@ def channels(results: Sequence[Result]) -> RenderableType:
     ]
     if not rows:
         return paragraph("Channels: nothing moved.", space=True)
-    spare = "contention_ns", "mean_queue"
-    return table_of("Channels", list(rows[0]), rows, left=2, spare=spare)
+    return table_of("Channels", list(rows[0]), rows, left=2, spare=("contention_ns", "mean_queue"))
 
 
 def _mean(spent_ns: int, makespan_ns: int | None) -> str:
@@ -401,11 +402,12 @@ def allocators(results: Sequence[Result]) -> RenderableType:
 
 
 def _state(state: AllocatorState) -> dict[str, Any]:
-    unused = percent(state.reserved_bytes - state.allocated_bytes, state.reserved_bytes)
     return {
         "allocated_bytes": state.allocated_bytes,
         "reserved_bytes": state.reserved_bytes,
-        "fragmentation": unused,
+        "fragmentation": percent(
+            state.reserved_bytes - state.allocated_bytes, state.reserved_bytes
+        ),
         "largest_free_bytes": state.largest_free_bytes,
     }
 
@@ -422,22 +424,22 @@ def streams(result: Result) -> Table:
         for name, figures in result.streams.items()
     ]
     titles = {f"{cause}_stall_ns": f"{cause} stall" for cause in STALL_CAUSES}
-    names = ("stream", "busy_ns", *titles, "drain_ns")
-    return table_of("Streams", names, rows, titles=titles)
+    return table_of("Streams", ("stream", "busy_ns", *titles, "drain_ns"), rows, titles=titles)
 
 
 def failures(results: Sequence[Result]) -> RenderableType:
     """One line for each out-of-memory report, and each error of a policy that failed, with the
     policies that have it.
     """
-    having = grouped(
-        ((result.failed, result.error), result.policy) for result in results if not result.feasible
-    )
     lines = [
         f"{enumerated(names)} "
         f"{'failed' if failed else 'does not fit' if len(names) == 1 else 'do not fit'}: "
         f"{error}"
-        for (failed, error), names in having.items()
+        for (failed, error), names in grouped(
+            ((result.failed, result.error), result.policy)
+            for result in results
+            if not result.feasible
+        ).items()
     ]
     return paragraph(*lines, style="red", space=True)
 
@@ -510,6 +512,8 @@ def enumerated(names: Sequence[str]) -> str:
 def _distance(value: int, bound: int) -> str:
     if value == bound:
         return "which is the lower bound"
-    if value >= 2 * bound:
-        return f"{above(value, bound)} the lower bound"
-    return f"{percent(value - bound, bound)} above the lower bound"
+    return (
+        f"{above(value, bound)} the lower bound"
+        if value >= 2 * bound
+        else f"{percent(value - bound, bound)} above the lower bound"
+    )

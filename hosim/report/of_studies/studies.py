@@ -105,9 +105,8 @@ def predictions(rows: Sequence[Mispredictions]) -> RenderableType:
         "lost",
         "gained",
     )
-    title = "Predictions (experts' tensors)"
     table = open_table(
-        title,
+        "Predictions (experts' tensors)",
         "policy",
         *figures,
         wraps=("policy",),
@@ -176,11 +175,12 @@ def _figures(row: Row, hardware: Hardware) -> Row:
             "makespan_ns": "does not fit" if row["budget_bytes"] else "error",
             "slowdown": None,
         }
-    stalls = sum(value for column, value in row.items() if column.endswith("_stall_ns"))
     return {
         **row,
         **_interval(row),
-        "stalls": time_or_nothing(stalls),
+        "stalls": time_or_nothing(
+            sum(value for column, value in row.items() if column.endswith("_stall_ns"))
+        ),
         "peak_bytes": row[f"{hardware.device_tier}_peak_bytes"],
     }
 
@@ -203,11 +203,16 @@ def _interval(row: Row) -> Row:
 
 def errors(rows: Sequence[Row]) -> Text:
     """Each error once, with the number of rows that have it."""
-    counted = Counter(str(row["error"]) for row in rows if row.get("error"))
-    lines = [
-        f"{error}{f' ({count} rows)' if count > 1 else ''}" for error, count in counted.items()
-    ]
-    return paragraph(*lines, style="red", space=True)
+    return paragraph(
+        *[
+            f"{error}{f' ({count} rows)' if count > 1 else ''}"
+            for error, count in Counter(
+                str(row["error"]) for row in rows if row.get("error")
+            ).items()
+        ],
+        style="red",
+        space=True,
+    )
 
 
 def _short(column: str) -> str:
@@ -356,12 +361,14 @@ def _sides(
         *(f"{name}_{side}" for name in _SHOWN for side in "ab"),
     }
     every = list(listed[0])
-    choices = (
-        [c for c in every if c in few],
-        [c for c in every if c in few or c in _CACHE_OPS],
-        every,
-    )
-    made = [(columns, _alike(listed, columns, parts)) for columns in choices]
+    made = [
+        (columns, _alike(listed, columns, parts))
+        for columns in (
+            [c for c in every if c in few],
+            [c for c in every if c in few or c in _CACHE_OPS],
+            every,
+        )
+    ]
     chosen, rows = next(
         (
             (columns, rows)
@@ -400,8 +407,10 @@ def _alike(
         tuple([row[c] is None if _is_time(c) else row[c] for c in columns if c != "tensor"])
         for row in rows
     ]
-    found = folded(zip(named, says, strict=True))
-    return [_of_all(row.name, [rows[k] for k in row.places], columns) for row in found]
+    return [
+        _of_all(row.name, [rows[k] for k in row.places], columns)
+        for row in folded(zip(named, says, strict=True))
+    ]
 
 
 def _of_all(name: str, rows: Sequence[Row], columns: Sequence[str]) -> Row:
@@ -501,12 +510,11 @@ def stages(result: StagesResult, plans: Sequence[Plan]) -> RenderableType:
                 time_or_nothing(one.stall_ns[cause])
                 for cause in ("dependency", "transfer", "capacity")
             ]
-            share = percent(bubble, result.step_ns or 0)
             times = [
                 human_time(one.makespan_ns),
                 time_or_nothing(one.busy_ns),
                 time_or_nothing(bubble),
-                share,
+                percent(bubble, result.step_ns or 0),
                 *stalls,
             ]
         peaks = [

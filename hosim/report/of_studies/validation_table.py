@@ -19,7 +19,12 @@ def validation(data: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [_figures(data)]
     if data["errors"]:
         parts += [
-            _rivals(data["errors"]),
+            open_table(
+                "Beside predictions without a model",
+                *RIVALS,
+                wraps=RIVALS[:1],
+                rows=rival_rows(data["errors"]),
+            ),
             *(
                 paragraph(line, style="" if data["explained"] else "yellow")
                 for line in verdict_lines(data)
@@ -36,7 +41,7 @@ def validation(data: Mapping[str, Any]) -> RenderableType:
     ]
     if data["given"]:
         parts.append(paragraph(taken_from_recording(data)))
-        parts.append(_constants(data["given"]))
+        parts.append(open_table("", *CONSTANTS, rows=constant_rows(data["given"])))
     return Group(*parts)
 
 
@@ -63,10 +68,6 @@ def constant_rows(given: Mapping[str, Any]) -> list[Row]:
         )
         for name, one in named
     ]
-
-
-def _constants(given: Mapping[str, Any]) -> RenderableType:
-    return open_table("", *CONSTANTS, rows=constant_rows(given))
 
 
 def rows(data: Mapping[str, Any]) -> list[Row]:
@@ -114,17 +115,14 @@ def _reserved(memory: Mapping[str, Any]) -> tuple[str, str, str]:
     low, high = memory.get("reserved_low_bytes"), memory.get("reserved_high_bytes")
     if simulated is not None or low is None:
         return _size(measured), _size(simulated), _error(measured, simulated)
-    within = (
+    return (
+        _size(measured),
+        f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}",
         NOTHING
         if measured is None
         else "within"
         if low <= measured <= (high or measured)
-        else "outside"
-    )
-    return (
-        _size(measured),
-        f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}",
-        within,
+        else "outside",
     )
 
 
@@ -183,8 +181,7 @@ def verdict_lines(data: Mapping[str, Any]) -> list[str]:
         or "nothing can be named"
     )
     lines = [f"not validated: {what}{rest if reasons else ''}"]
-    causes = list(dict.fromkeys(reason["cause"] for reason in reasons))
-    for cause in causes:
+    for cause in list(dict.fromkeys(reason["cause"] for reason in reasons)):
         of_cause = [reason for reason in reasons if reason["cause"] == cause]
         largest = max(of_cause, key=lambda reason: reason["off_ns"])
         names = f" ({short_name(largest['names'][0])})" if largest["names"] else ""
@@ -197,12 +194,6 @@ def verdict_lines(data: Mapping[str, Any]) -> list[str]:
 
 def _count(runs: Sequence[Sequence[int]]) -> int:
     return sum(last - first + 1 for first, last in runs)
-
-
-def _rivals(errors: Mapping[str, Any]) -> RenderableType:
-    return open_table(
-        "Beside predictions without a model", *RIVALS, wraps=RIVALS[:1], rows=rival_rows(errors)
-    )
 
 
 def schemes(data: Mapping[str, Any]) -> RenderableType:
@@ -225,9 +216,11 @@ def schemes(data: Mapping[str, Any]) -> RenderableType:
                 (makespan["measured_ns"], makespan["simulated_ns"]),
                 (peak["measured_bytes"], peak["simulated_bytes"]),
             )
-            name = f"{run['model']} {run['mode']} {run['length']:,}"
             table.add_row(
-                name, run["scheme"], *_cells(*times, *sizes), _time(run["stall"]["simulated_ns"])
+                f"{run['model']} {run['mode']} {run['length']:,}",
+                run["scheme"],
+                *_cells(*times, *sizes),
+                _time(run["stall"]["simulated_ns"]),
             )
         parts.append(table)
     if data["plans"]:
@@ -372,12 +365,11 @@ def ranks_table(data: Mapping[str, Any]) -> RenderableType:
                 f"{rank['collectives']:,}",
                 "yes" if rank["explained"] else "no",
                 human_percent(rank["errors"]["makespan"], 2, signed=True),
-                *[_start(rank[key]) for key in ("errors", "alone", "by_launches", "by_held_host")],
+                *[
+                    time_and_share(rank[key]["p95_start_ns"], rank[key]["span_ns"])
+                    for key in ("errors", "alone", "by_launches", "by_held_host")
+                ],
             )
             for rank in data["ranks"]
         ],
     )
-
-
-def _start(errors: Mapping[str, Any]) -> str:
-    return time_and_share(errors["p95_start_ns"], errors["span_ns"])

@@ -69,9 +69,11 @@ def size_or_nothing(value: int | None) -> str:
 
 def interval(low_ns: int | None, high_ns: int | None) -> str | None:
     """The ends of an interval of a time, both in nanoseconds; ``None`` if it has none."""
-    if low_ns is None or high_ns is None:
-        return None
-    return f"{human_time(low_ns)} to {human_time(high_ns)}"
+    return (
+        None
+        if low_ns is None or high_ns is None
+        else f"{human_time(low_ns)} to {human_time(high_ns)}"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +140,11 @@ def cell(name: str, value: Any) -> str:
         return str(value)
     if known is not None and known.written is not None:
         return known.written(value)
-    if not isinstance(value, int):
-        return str(value)
-    return next((human(value) for unit, human in _UNITS if name.endswith(unit)), f"{value:,}")
+    return (
+        str(value)
+        if not isinstance(value, int)
+        else next((human(value) for unit, human in _UNITS if name.endswith(unit)), f"{value:,}")
+    )
 
 
 _NO_TITLES: Mapping[str, str] = {}
@@ -203,8 +207,7 @@ def by_makespan(rows: Sequence[Row], green: bool = True) -> Callable[[Row], str 
     """The style of rows by their makespan: red where that is a word, as of what does not fit, and
     ``green`` for the fastest.
     """
-    known = [ns for row in rows if isinstance(ns := row["makespan_ns"], int)]
-    best = min(known, default=None)
+    best = min([ns for row in rows if isinstance(ns := row["makespan_ns"], int)], default=None)
 
     def style(row: Row) -> str | None:
         if isinstance(row["makespan_ns"], str):

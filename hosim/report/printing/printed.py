@@ -190,12 +190,11 @@ class OpenTable(Table):
     def _need(self, place: int) -> ColumnNeed:
         column = self.columns[place]
         name = str(column.header)
-        rank = self.spare.index(name) if name in self.spare else None
         return ColumnNeed(
             _width(column, not place),
             name.split("\n")[0],
             all(str(cell) in ("", "-") for cell in column.cells),
-            rank,
+            self.spare.index(name) if name in self.spare else None,
         )
 
     def _left_out(self, places: Sequence[int], needs: Sequence[ColumnNeed], whole: int) -> str:

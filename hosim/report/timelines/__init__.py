@@ -7,13 +7,6 @@ from hosim.lazy_names import lazy_names
 if TYPE_CHECKING:
     from hosim.report.timelines.memory_viz_pickle import LABEL, memory_viz, to_pickle
     from hosim.report.timelines.perfetto import microseconds, named, trace, trace_of_stages
-    from hosim.report.timelines.timeline_curves import (
-        end_ns,
-        held_over_time,
-        sampled,
-        stacked,
-        thinned,
-    )
     from hosim.report.timelines.timeline_element import (
         BarStyle,
         Encoder,
@@ -30,8 +23,13 @@ if TYPE_CHECKING:
         TRANSFER,
         Bar,
         Row,
+        end_ns,
+        held_over_time,
         of_devices,
         rows,
+        sampled,
+        stacked,
+        thinned,
         timeline_of,
         used_channels,
         waits,
@@ -42,10 +40,10 @@ else:
         {
             "memory_viz_pickle": "LABEL memory_viz to_pickle",
             "perfetto": "microseconds named trace trace_of_stages",
-            "timeline_curves": "end_ns held_over_time sampled stacked thinned",
             "timeline_element": "BarStyle Encoder element front_coded further joined key "
             "row_limit script_json",
-            "timeline_rows": "Bar OP Row TRANSFER of_devices rows timeline_of used_channels waits",
+            "timeline_rows": "OP TRANSFER Bar Row end_ns held_over_time of_devices rows sampled "
+            "stacked thinned timeline_of used_channels waits",
         },
     )
 

@@ -16,8 +16,7 @@ from hosim.data.allocator_blocks import MIN_BLOCK, in_blocks
 from hosim.engine.allocators import CachingAllocator, Driver, PoolId
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.report.timelines.timeline_curves import end_ns
-from hosim.report.timelines.timeline_rows import of_devices
+from hosim.report.timelines.timeline_rows import end_ns, of_devices
 from hosim.result import EXPANDABLE, STATIC, Residency, Result
 
 LABEL = "hosim: synthetic addresses"
@@ -174,24 +173,22 @@ def _caching(
             allocator.free(address)
             del held[address]
             trace += _freed(address, r.bytes, stream, now, frames(r))
-    segments = []
-    for segment in allocator.segments():
-        blocks = [
-            _block(b.address, b.size_bytes, b.requested_bytes, frames(held[b.address]))
-            if b.use == "allocated"
-            else _block(b.address, b.size_bytes, 0, None)
-            for b in segment.blocks
-        ]
-        segments.append(
-            _segment(
-                segment.address,
-                segment.size_bytes,
-                segment.stream,
-                segment.small,
-                segment.expandable,
-                blocks,
-            )
+    segments = [
+        _segment(
+            segment.address,
+            segment.size_bytes,
+            segment.stream,
+            segment.small,
+            segment.expandable,
+            [
+                _block(b.address, b.size_bytes, b.requested_bytes, frames(held[b.address]))
+                if b.use == "allocated"
+                else _block(b.address, b.size_bytes, 0, None)
+                for b in segment.blocks
+            ],
         )
+        for segment in allocator.segments()
+    ]
     return segments, trace
 
 
@@ -269,12 +266,11 @@ def _freed(address: int, size: int, stream: int, now_ns: int, frames: _Frames) -
 
 
 def _block(address: int, size: int, requested: int, frames: _Frames | None) -> dict[str, Any]:
-    state = "inactive" if frames is None else "active_allocated"
     return {
         "address": address,
         "size": size,
         "requested_size": requested,
-        "state": state,
+        "state": "inactive" if frames is None else "active_allocated",
         "frames": frames or [],
     }
 

@@ -13,15 +13,16 @@ from typing import Any
 from hosim.cache_plan import Plan
 from hosim.data.stages import StagesResult
 from hosim.hardware import Hardware
-from hosim.report.timelines.timeline_curves import end_ns, stacked
 from hosim.report.timelines.timeline_rows import (
     OP,
     TRANSFER,
     Bar,
     awaited_name,
     bar_name,
+    end_ns,
     of_devices,
     rows,
+    stacked,
     waits,
 )
 from hosim.result import Result, Timeline
@@ -40,20 +41,22 @@ def trace(plan: Plan, hardware: Hardware, result: Result) -> dict[str, Any]:
     channel carries at once. Flows of category ``needs`` lead from transfers to ops. What takes no
     time has a slice, but no arrow: there would be nothing to attach it to.
     """
-    events: list[_Event] = []
-    for d, (device, one) in enumerate(of_devices(result)):
-        events += _device(plan, hardware, one, device, 1 + len(_TITLES) * d)
+    events = [
+        event
+        for d, (device, one) in enumerate(of_devices(result))
+        for event in _device(plan, hardware, one, device, 1 + len(_TITLES) * d)
+    ]
     return _file(events, result)
 
 
 def trace_of_stages(plans: Sequence[Plan], result: StagesResult) -> dict[str, Any]:
     """The trace of the recorded replay of a pipeline's stages, each with tracks of its own."""
-    events: list[_Event] = []
-    for stage, (plan, one) in enumerate(zip(plans, result.stages, strict=True)):
-        if one.replayed is not None:
-            events += _device(
-                plan, one.replayed[1], one, f"stage {stage}", 1 + len(_TITLES) * stage
-            )
+    events = [
+        event
+        for stage, (plan, one) in enumerate(zip(plans, result.stages, strict=True))
+        if one.replayed is not None
+        for event in _device(plan, one.replayed[1], one, f"stage {stage}", 1 + len(_TITLES) * stage)
+    ]
     return _file(events, result.whole)
 
 

@@ -107,12 +107,12 @@ def element(
     ``more`` is further data for the script, ``marks`` and ``buttons`` are further HTML for the
     legend.
     """
-    styles = [
-        [style.label, style.colour, style.hatch, style.role] for style in encoder.styles.values()
-    ]
     data = {
         "end": end_ns,
-        "styles": styles,
+        "styles": [
+            [style.label, style.colour, style.hatch, style.role]
+            for style in encoder.styles.values()
+        ],
         "names": front_coded(list(encoder.names)),
         "groups": groups,
         **more,
@@ -214,10 +214,11 @@ def further(links: Sequence[Link]) -> list[int]:
     """Links as four numbers each: the places among the bars are how much further they are than in
     the link before.
     """
-    before = [(0, 0, 0, 0), *links]
     return [
         n
-        for (r, i, other, j), (_, last_i, _, last_j) in zip(links, before, strict=False)
+        for (r, i, other, j), (_, last_i, _, last_j) in zip(
+            links, [(0, 0, 0, 0), *links], strict=False
+        )
         for n in (r, i - last_i, other, j - last_j)
     ]
 

@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+import numpy as np
+import numpy.typing as npt
+
 from hosim.base.groups import grouped
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
+from hosim.report.of_replays import ordered
 from hosim.result import Result, Timeline
-from hosim.timeline import blamed
+from hosim.timeline import Steps, blamed, last_ns, occupancy_by_kind
 
 OP, TRANSFER = "op", "transfer of"
 """The kinds of bars, beside the causes of :data:`hosim.result.STALL_CAUSES`."""
@@ -68,19 +72,19 @@ def used_channels(timeline: Timeline) -> list[str]:
 
 
 def _streams(graph: Graph, timeline: Timeline) -> Iterator[Row]:
-    bars: dict[str, list[Bar]] = {stream: [] for stream in graph.streams}
-    for i, op in enumerate(graph.ops):
-        if timeline.op_start_ns[i] >= 0:
-            bars[op.stream].append(Bar(timeline.op_start_ns[i], timeline.op_end_ns[i], OP, i))
-    for k, stall in enumerate(timeline.stalls):
-        bars[graph.ops[stall.op].stream].append(Bar(stall.start_ns, stall.end_ns, stall.cause, k))
-    for stream, own in bars.items():
-        yield Row(
-            stream,
-            True,
-            0,
-            tuple(sorted(own, key=lambda bar: (bar.start_ns, bar.end_ns, bar.number))),
-        )
+    ran = [
+        (op.stream, Bar(timeline.op_start_ns[i], timeline.op_end_ns[i], OP, i))
+        for i, op in enumerate(graph.ops)
+        if timeline.op_start_ns[i] >= 0
+    ]
+    waited = [
+        (graph.ops[stall.op].stream, Bar(stall.start_ns, stall.end_ns, stall.cause, k))
+        for k, stall in enumerate(timeline.stalls)
+    ]
+    bars = grouped([*ran, *waited])
+    for stream in graph.streams:
+        own = sorted(bars.get(stream, ()), key=lambda bar: (bar.start_ns, bar.end_ns, bar.number))
+        yield Row(stream, True, 0, tuple(own))
 
 
 def _channels(timeline: Timeline) -> Iterator[Row]:
@@ -105,9 +109,11 @@ def bar_name(plan: Plan, timeline: Timeline, bar: Bar) -> str:
     """Return the name of a bar for people: the op, what is moved, or what is waited for."""
     if bar.what == OP:
         return plan.graph.ops[bar.number].name
-    if bar.what == TRANSFER:
-        return plan.graph.tensors[timeline.transfers[bar.number].tensor].name
-    return f"{bar.what} stall"
+    return (
+        plan.graph.tensors[timeline.transfers[bar.number].tensor].name
+        if bar.what == TRANSFER
+        else f"{bar.what} stall"
+    )
 
 
 def awaited_name(plan: Plan, timeline: Timeline, bar: Bar) -> str | None:
@@ -153,3 +159,69 @@ def of_devices(result: Result) -> list[tuple[str, Result]]:
     if not recorded or all(r.timeline is recorded[0][1].timeline for _, r in recorded):
         return [("", result)] if result.timeline is not None else []
     return [(f"device {d}", r) for d, r in recorded]
+
+
+# -- curves
+# --------------------------------------------------------------------------------------------------
+
+Ints = npt.NDArray[np.int64]
+
+
+def end_ns(result: Result) -> int:
+    """Return the end of everything recorded: the makespan, or the last instant known of a replay
+    that ran out of memory.
+    """
+    if result.makespan_ns is not None or result.timeline is None:
+        return result.makespan_ns or 0
+    return last_ns(result.timeline)
+
+
+def stacked(graph: Graph, timeline: Timeline, tier: str) -> tuple[Ints, dict[str, Ints]]:
+    """Bytes held in a tier over time: instants, ascending from 0, and by kind of tensor the bytes
+    from each of them on.
+
+    Kinds are in the order of tables, and only those that hold something.
+    """
+    held = occupancy_by_kind(graph, timeline, tier)
+    times = np.unique(
+        np.concatenate(
+            [np.zeros(1, np.int64), *(np.array(own.at_ns, np.int64) for own in held.values())]
+        )
+    )
+    return times, {kind: sampled(held[kind], times) for kind in ordered(list(held))}
+
+
+def sampled(amount: Steps, at: Ints) -> Ints:
+    """An amount at the instants ``at``."""
+    values = np.array([0, *amount.values], np.int64)
+    return values[np.searchsorted(np.array(amount.at_ns, np.int64), at, "right")]
+
+
+def held_over_time(
+    graph: Graph, timeline: Timeline, tier: str, end: int, columns: int
+) -> tuple[Ints, Ints]:
+    """Bytes held in a tier over time, of all kinds, in at most ``columns`` steps."""
+    times, by_kind = stacked(graph, timeline, tier)
+    at, (held,) = thinned(times, [sum(by_kind.values(), 0 * times)], end, columns)
+    return at, held
+
+
+def thinned(times: Ints, curves: Sequence[Ints], end: int, columns: int) -> tuple[Ints, list[Ints]]:
+    """Curves of at most ``columns`` steps: each stands for an equal part of the time, and shows its
+    instant with the largest sum.
+
+    So no peak is lost; curves that have no more steps are as they were.
+    """
+    if len(times) <= columns:
+        return times, list(curves)
+    starts = np.arange(columns, dtype=np.int64) * end // columns
+    total = np.sum(list(curves), axis=0)
+    first = np.maximum(np.searchsorted(times, starts, "right") - 1, 0)
+    last = np.append(np.searchsorted(times, starts[1:], "left"), len(times))
+    most = np.array(
+        [
+            a + int(np.argmax(total[a : max(b, a + 1)]))
+            for a, b in zip(first.tolist(), last.tolist(), strict=True)
+        ]
+    )
+    return starts, [curve[most] for curve in curves]

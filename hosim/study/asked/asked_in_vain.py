@@ -47,8 +47,8 @@ def notes_on_choice(choice: PolicyChoice, graph: Graph, hardware: Hardware) -> I
     for kind, other in (_WEIGHTS, _WEIGHTS[::-1]):
         size = sum([tensor.size_bytes for tensor in graph.tensors if tensor.kind == other])
         if kind in named and other not in named and size:
-            line = (
+            yield Note(
+                "placement",
                 f"{asked} says nothing of kind {other}, {human_size(size)}, which goes where "
-                f"{BY_KIND} puts it; {other}={named[kind]} does"
+                f"{BY_KIND} puts it; {other}={named[kind]} does",
             )
-            yield Note("placement", line)

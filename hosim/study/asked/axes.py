@@ -260,14 +260,15 @@ def _round(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
             if whole
             else [first]
         )
-    if whole and not any(int(end) % 1024 for end in (low, high)):
-        steps = (Fraction(2) ** power for power in range(1100))
-    else:
-        steps = (
+    steps = (
+        (Fraction(2) ** power for power in range(1100))
+        if whole and not any(int(end) % 1024 for end in (low, high))
+        else (
             Fraction(times) * Fraction(10) ** power
             for power in range(-12, 310)
             for times in (1, 2, Fraction(5, 2), 5)
         )
+    )
     step = next(
         step for step in steps if step >= least * 9 / 10 and not (whole and step.denominator > 1)
     )

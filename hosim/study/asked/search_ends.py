@@ -40,11 +40,11 @@ class SearchEnds:
         if self == SearchEnds():
             return list(choices)
         if not any(["work" in choice.policy.settings for choice in choices]):
-            wrong = (
+            raise InputError(
                 "within, time and work end the search of hyperoffload, which is not asked "
-                "for; leave them out"
+                "for; leave them out",
+                source="policy",
             )
-            raise InputError(wrong, source="policy")
         effort = {"effort": AS_LONG} if self.seconds is not None or self.work is not None else {}
         return [
             _with(choice, asked, effort) if "work" in choice.policy.settings else choice

@@ -111,8 +111,10 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
 
 def records(table: DataFrame) -> list[dict[str, Any]]:
     """The rows of a frame by the names of its columns; ``None`` where a value is missing."""
-    found = table.astype(object).where(table.notna(), None).to_dict("records")
-    return [{str(column): value for column, value in row.items()} for row in found]
+    return [
+        {str(column): value for column, value in row.items()}
+        for row in table.astype(object).where(table.notna(), None).to_dict("records")
+    ]
 
 
 def results_of(table: object) -> tuple[list[Result], str]:

@@ -66,7 +66,7 @@ _STEADY, _TO_THE_END = Jitter(), SearchEnds()
 
 @dataclass(frozen=True)
 class Question:
-    """What one replay answers; ``budget`` may be whatever :func:`hosim.engine.budget.read_budget`
+    """The question that one replay answers; ``budget`` may be whatever :func:`hosim.engine.budget.read_budget`
     takes, and is read here.
 
     ``others`` are policies that settings may name by their labels, besides those of the registry.
@@ -178,13 +178,11 @@ class Question:
         plan = make_plan(self.graph, self.hardware, self.choice, budget)
         planning_s = time.perf_counter() - begin
         check(plan, self.hardware, budget)
-        result = replay(plan, self.hardware, budget, bounds=False)
-        ideal = resident_step(self.graph, self.hardware).makespan_ns
         return replace(
-            result,
+            replay(plan, self.hardware, budget, bounds=False),
             policy=self.choice.label,
             planning_s=planning_s,
-            ideal_ns=ideal,
+            ideal_ns=resident_step(self.graph, self.hardware).makespan_ns,
             replayed=(plan, self.hardware),
         )
 

@@ -190,10 +190,9 @@ def _failed(task: Task, error: str) -> dict[str, Value]:
     """The row of a task that has no result."""
     question = task.packed.question()
     row: dict[str, Value] = dict.fromkeys(figure_columns(question.hardware))
-    policy = task.settings.get("policy", question.choice.label)
     named: dict[str, Value] = {
         "workload": question.graph.name,
         "hardware": question.hardware.name,
-        "policy": policy,
+        "policy": task.settings.get("policy", question.choice.label),
     }
     return {"point": task.key, **row, **named, FEASIBLE: False, "error": error}

@@ -175,9 +175,11 @@ def ends_shown(ends: tuple[Value, Value] | None, values: Sequence[Value]) -> str
         return ""
     said = ["none" if end is None else shown(end) for end in ends]
     beyond = " or beyond the range" if {values[0], values[-1]} & set(ends) else ""
-    if ends[0] == ends[1]:
-        return f", in 9 of 10 draws {said[0]}{beyond}"
-    return f", 90 % interval {' to '.join(said)}{beyond}"
+    return (
+        f", in 9 of 10 draws {said[0]}{beyond}"
+        if ends[0] == ends[1]
+        else f", 90 % interval {' to '.join(said)}{beyond}"
+    )
 
 
 def shown(value: Value) -> str:

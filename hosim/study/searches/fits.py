@@ -19,7 +19,6 @@ from hosim.base.in_cells import InCells
 from hosim.engine import resident_step
 from hosim.errors import HosimError, InputError
 from hosim.study.asked import Axis, Value, as_integer
-from hosim.study.bottlenecks import capped
 from hosim.study.rows_of_answers import figure_columns, figures, frame
 from hosim.study.runs import (
     Question,
@@ -28,7 +27,7 @@ from hosim.study.runs import (
     check_values,
     failure,
 )
-from hosim.study.same_rows import notes_on_rows
+from hosim.study.same_rows import capped, notes_on_rows
 from hosim.study.searches.bisection import (
     Bisected,
     bisected,
@@ -331,9 +330,10 @@ def _least_slowdown(asked: Question, slowdown: float | None) -> float | None:
     alone = resident_step(asked.graph, asked.hardware).makespan_ns
     if slowdown is None or not alone:
         return None
-    bounds = asked.graph.derived_on(asked.hardware, LowerBounds)
     least = (
-        bounds.any_order_ns(asked.budget_bytes, repeats=False, homes_kept=False, compete=None)
+        asked.graph.derived_on(asked.hardware, LowerBounds).any_order_ns(
+            asked.budget_bytes, repeats=False, homes_kept=False, compete=None
+        )
         / alone
     )
     return least if least > slowdown else None

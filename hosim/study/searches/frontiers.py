@@ -93,12 +93,14 @@ class Frontier(InCells):
         """The smallest budget probed whose plan fits in 9 of 10 draws of what is uncertain; ``None``
         if none does.
         """
-        sure = [
-            r.budget_bytes
-            for r in self.results
-            if r.feasible and (r.drawn is None or r.drawn.unfit_share <= 1 - CERTAINTY)
-        ]
-        return min(sure, default=None)
+        return min(
+            [
+                r.budget_bytes
+                for r in self.results
+                if r.feasible and (r.drawn is None or r.drawn.unfit_share <= 1 - CERTAINTY)
+            ],
+            default=None,
+        )
 
     @property
     def frame(self) -> DataFrame:
@@ -251,8 +253,7 @@ def _largest_step(results: Sequence[Result]) -> int | None:
     ``None`` if none differ.
     """
     best, between = 0, None
-    fitting = [r for r in results if r.feasible and r.makespan_ns is not None]
-    for below, above in pairwise(fitting):
+    for below, above in pairwise([r for r in results if r.feasible and r.makespan_ns is not None]):
         apart = above.budget_bytes - below.budget_bytes
         step = apart * abs((below.makespan_ns or 0) - (above.makespan_ns or 0))
         if step > best and apart > 1:

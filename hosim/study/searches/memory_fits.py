@@ -216,8 +216,9 @@ def _largest(question: Question, field: str, peak_bytes: int) -> LargestFit:
             break
     at_end = low > 0 and (peak(high) is None if high in known else low == _MOST[field] // step)
     needs = peak(max(1, low)) or 0
-    verdict = _verdict(question.hardware, needs)
-    return LargestFit(field, low * step or None, step, needs, verdict, at_end)
+    return LargestFit(
+        field, low * step or None, step, needs, _verdict(question.hardware, needs), at_end
+    )
 
 
 _STAYING = ("parameter", "expert", "optimizer_state", "buffer")
@@ -260,9 +261,11 @@ def _peak(question: Question, settings: Mapping[str, Any]) -> int | None:
     except InputError:
         return None
     graph, tier = other.graph, other.hardware.device_tier
-    if len(graph.streams) == 1 and not graph.elsewhere:
-        return static_peak(graph, tier).bytes
-    return resident_step(graph, other.hardware).peak_bytes
+    return (
+        static_peak(graph, tier).bytes
+        if len(graph.streams) == 1 and not graph.elsewhere
+        else resident_step(graph, other.hardware).peak_bytes
+    )
 
 
 def _with(question: Question, settings: Mapping[str, Any]) -> Question:

@@ -1,6 +1,5 @@
 """Kernels fitted to tables, as a report and as part of a hardware profile."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from hosim.analysis.costmodel.kernels import CLASSES, KernelClass, processor_for
 from hosim.analysis.costmodel.kernels.op_families import Array, Processor, Shapes
+from hosim.base.groups import grouped
 from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.io import hardware_from_dict
@@ -157,16 +157,13 @@ def fit_kernels(tables: Sequence[KernelTable], hardware: Hardware) -> list[Kerne
     """A fit for each class and dtype in tables of one machine, whose vendor's figures ``hardware``
     has. Raises :class:`InputError`.
     """
-    figures = hardware.compute.processor
-    if figures is None:
+    if hardware.compute.processor is None:
         raise InputError(
             "lacks the vendor's figures: multiprocessors and clock",
             source=hardware.name,
             where="compute.processor",
         )
-    sorted_tables: defaultdict[tuple[str, str], list[KernelTable]] = defaultdict(list)
-    for table in tables:
-        sorted_tables[table.kernel, table.dtype].append(table)
+    sorted_tables = grouped(((table.kernel, table.dtype), table) for table in tables)
     fits = []
     for (kernel, dtype), listed in sorted_tables.items():
         processor = processor_for(hardware, dtype)

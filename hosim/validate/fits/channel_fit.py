@@ -9,12 +9,12 @@ did.
 """
 
 from bisect import bisect_left
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
 
+from hosim.base.groups import grouped
 from hosim.io.importers.recordings import DeviceOp
 from hosim.validate.fits.robust import (
     ErrorSpread,
@@ -115,28 +115,26 @@ class ChannelFit:
 
 def copies_of(ops: Iterable[DeviceOp]) -> tuple[MeasuredCopy, ...]:
     """The copies to and from the host among these ops, that a program asked for."""
-    found = []
-    for op in ops:
-        if (
-            op.kind == "copy"
-            and not op.migration
-            and op.direction in ("h2d", "d2h")
-            and op.size_bytes
-        ):
-            memory = op.source if op.direction == "h2d" else op.target
-            found.append(
-                MeasuredCopy(op.direction, memory or "unknown", op.size_bytes, op.duration_ns)
-            )
-    return tuple(found)
+    return tuple(
+        MeasuredCopy(
+            op.direction,
+            (op.source if op.direction == "h2d" else op.target) or "unknown",
+            op.size_bytes,
+            op.duration_ns,
+        )
+        for op in ops
+        if op.kind == "copy"
+        and not op.migration
+        and op.direction in ("h2d", "d2h")
+        and op.size_bytes
+    )
 
 
 def fit_ways(
     copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()
 ) -> Mapping[tuple[str, str], ChannelFit]:
     """The fit of every measured direction and kind of host memory."""
-    groups: defaultdict[tuple[str, str], list[MeasuredCopy]] = defaultdict(list)
-    for copy in copies:
-        groups[copy.way].append(copy)
+    groups = grouped((copy.way, copy) for copy in copies)
     return {way: _fit(way, groups[way], tuple(sources)) for way in sorted(groups)}
 
 

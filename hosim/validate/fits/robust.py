@@ -70,14 +70,12 @@ def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1)
         [error for error, m in pairs if m >= RESOLVED * tick],
     )
     total = sum(predicted) / sum(measured) - 1 if pairs else None
-    p95 = errors[min(len(errors) - 1, len(errors) * 95 // 100)] if errors else None
-    resolved = median(seen) if seen else None
     return ErrorSpread(
         len(errors),
         median(errors) if errors else None,
-        p95,
+        errors[min(len(errors) - 1, len(errors) * 95 // 100)] if errors else None,
         len(seen),
-        resolved,
+        median(seen) if seen else None,
         total,
         len(measured) - len(errors),
     )
@@ -181,9 +179,12 @@ def draws(count: int) -> Any:
     """Return the number of times that each of ``count`` samples is drawn, in each of a fixed number
     of bootstrap draws; always the same ones.
     """
-    random = np.random.default_rng(0)
-    drawn = random.integers(0, count, (_DRAWS, count))
-    return np.stack([np.bincount(row, minlength=count) for row in drawn]).astype(float)
+    return np.stack(
+        [
+            np.bincount(row, minlength=count)
+            for row in np.random.default_rng(0).integers(0, count, (_DRAWS, count))
+        ]
+    ).astype(float)
 
 
 def median_figure(values: Sequence[int]) -> Figure:

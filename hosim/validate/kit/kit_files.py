@@ -100,10 +100,9 @@ def model_sizes(path: Path, model: str) -> tuple[int, int]:
 def bandwidth_sweep(path: Path) -> BandwidthSweep:
     """The sweep in ``bandwidth.json``. Raises :class:`InputError`."""
     sweep, source = read_json(path, ["copies"]), str(path)
-    listed = expect(sweep["copies"], list, "a list of copies", "copies", source)
     copies = tuple(
         _swept(_object(row, source, f"copies[{i}]"), source, f"copies[{i}]")
-        for i, row in enumerate(listed)
+        for i, row in enumerate(expect(sweep["copies"], list, "a list of copies", "copies", source))
     )
     device = sweep.get("device")
     name = device.get("name") if isinstance(device, dict) else None
@@ -125,9 +124,9 @@ def kit_run(path: Path) -> KitRun:
     run, source = read_json(path, ["wall_ns", "memory"]), str(path)
     wall = statistics.median_low(_times(run["wall_ns"], source, "wall_ns"))
     memory = _object(run["memory"] or {}, source, "memory")
-    peaks = [memory.get(key) for key in ("max_memory_allocated", "max_memory_reserved")]
     allocated, reserved = (
-        None if peak is None else whole(peak, source, "memory") for peak in peaks
+        None if peak is None else whole(peak, source, "memory")
+        for peak in [memory.get(key) for key in ("max_memory_allocated", "max_memory_reserved")]
     )
     return KitRun(wall, allocated, reserved, str(run["results"]) if "results" in run else None)
 

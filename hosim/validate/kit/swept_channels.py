@@ -13,8 +13,7 @@ def swept_channels(sweep: BandwidthSweep, *, host: str, device: str) -> tuple[Ch
 
     Raises `InputError` if a direction is missing.
     """
-    up = _channel(sweep, "h2d", host, device, "d2h")
-    return up, _channel(sweep, "d2h", device, host, "h2d")
+    return _channel(sweep, "h2d", host, device, "d2h"), _channel(sweep, "d2h", device, host, "h2d")
 
 
 def _channel(

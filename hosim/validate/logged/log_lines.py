@@ -91,10 +91,9 @@ def read_logged_runs(path: str | os.PathLike[str]) -> list[LoggedRun]:
         raise InputError(
             "expected runs: a line 'run WORKLOAD -H HARDWARE', and lines of its log", source=source
         )
-    ends = [*begins[1:], len(lines)]
     return [
         _run(lines[begin], lines[begin + 1 : end], source, begin + 1)
-        for begin, end in zip(begins, ends, strict=True)
+        for begin, end in zip(begins, [*begins[1:], len(lines)], strict=True)
     ]
 
 

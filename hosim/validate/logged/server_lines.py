@@ -127,8 +127,9 @@ def _of_sglang(lines: Iterable[str]) -> Iterable[ServedStep]:
 
 def _together(steps: Iterable[ServedStep]) -> Iterable[ServedStep]:
     """The means of steps of nearly as many sequences: from a power of two to the next."""
-    alike = grouped((int(step.sequences).bit_length(), step) for step in steps)
-    for _, group in sorted(alike.items()):
+    for _, group in sorted(
+        grouped((int(step.sequences).bit_length(), step) for step in steps).items()
+    ):
         yield ServedStep(
             *[
                 fmean([getattr(one, name) for one in group])

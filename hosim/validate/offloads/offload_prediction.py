@@ -246,8 +246,9 @@ def predict_recording(folder: Path, model: str, mode: str, length: int) -> tuple
     for name, scheme in SCHEMES.items():
         if name == "offload-optimizer" and not step.trains:
             continue
-        predicted = predict(step, sizes, machine, scheme)
-        predictions.append(_with_measured(predicted, runs.get(name), resident_ns))
+        predictions.append(
+            _with_measured(predict(step, sizes, machine, scheme), runs.get(name), resident_ns)
+        )
     return tuple(predictions)
 
 
@@ -267,12 +268,11 @@ def predict(
             level += size
             peak = max(peak, level)
         reserved = replay_from_nothing(changes, start).peak_bytes
-    moved = {name: result.channels[name].bytes for name in ("h2d", "d2h")}
     return Prediction(
         scheme.name,
         result.makespan_ns,
         result.makespan_ns - step.makespan_ns,
-        moved,
+        {name: result.channels[name].bytes for name in ("h2d", "d2h")},
         peak,
         reserved,
     )
@@ -387,10 +387,11 @@ class _Moves:
                 duration_ns=duration,
             )
         graph = builder.build()
-        ordered = sorted(self._cache_ops, key=lambda cache_op: cache_op[2])
         cache_ops = tuple(
             CacheOp(op, graph.tensor_index[name], source, target, after)
-            for op, name, after, source, target in ordered
+            for op, name, after, source, target in sorted(
+                self._cache_ops, key=lambda cache_op: cache_op[2]
+            )
         )
         return Plan(graph, self._scheme.name, cache_ops)
 
@@ -529,8 +530,9 @@ def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[RecordedBlock
     """The blocks that a scheme moves out."""
     layers = step.layers
     for layer in range(layers - 1 if step.trains else layers):
-        following = f"layer.{layer + 2}.forward" if layer + 2 < layers else "head.forward"
-        dropped = step.begin_of(following)
+        dropped = step.begin_of(
+            f"layer.{layer + 2}.forward" if layer + 2 < layers else "head.forward"
+        )
         back = gone = None
         if step.trains:
             back = step.begin_of(f"layer.{layer + 1}.backward")

@@ -96,7 +96,6 @@ def scale_kernels(
             if us > own
         ]
         further, factor = _fitted(pairs, _FIXED_US.get(kernel, 0.0))
-        spread = max(_SPREAD / 2, _SPREAD / sqrt(1 + len(pairs)))
         found.append(
             KernelScale(
                 kernel,
@@ -104,7 +103,7 @@ def scale_kernels(
                 float(f"{factor:.4g}"),
                 fixed_ns + round(1000 * further),
                 len(pairs),
-                spread,
+                max(_SPREAD / 2, _SPREAD / sqrt(1 + len(pairs))),
             )
         )
     return tuple(found)
@@ -144,8 +143,9 @@ def _fitted(pairs: Sequence[tuple[float, float]], fixed_us: float) -> tuple[floa
     found = np.array([0.0, 1.0])
     for _ in range(_ROUNDS):
         a = np.concatenate([rows * np.sqrt(weight)[:, None], prior[0]])
-        b = np.concatenate([wanted * np.sqrt(weight), prior[1]])
-        found = np.linalg.lstsq(a, b, rcond=None)[0]
+        found = np.linalg.lstsq(
+            a, np.concatenate([wanted * np.sqrt(weight), prior[1]]), rcond=None
+        )[0]
         weight = 1 / np.sqrt(1 + (rows @ found - wanted) ** 2)
     return max(0.0, float(found[0])), min(5.0, max(0.2, float(found[1])))
 

@@ -174,8 +174,7 @@ def fit_efficiencies(
         if len(telling) < _SAMPLES or sum(times) < _TELLING * fixed_ns * len(telling):
             short.append(f"{kind} {dtype}")
             continue
-        slope = fit_slope(ideal, times, fixed_ns)
-        fraction = inverse(slope, 1.0)
+        fraction = inverse(fit_slope(ideal, times, fixed_ns), 1.0)
         if fraction.high > _CERTAIN * fraction.low:
             vague.append(f"{kind} {dtype}")
             continue

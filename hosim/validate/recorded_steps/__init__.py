@@ -15,12 +15,7 @@ if TYPE_CHECKING:
         fit_latencies,
         label,
     )
-    from hosim.validate.recorded_steps.one_step import (
-        EndsOfOps,
-        OneStep,
-        one_step,
-    )
-    from hosim.validate.recorded_steps.recorded_collectives import is_collective
+    from hosim.validate.recorded_steps.one_step import EndsOfOps, OneStep, one_step
     from hosim.validate.recorded_steps.recurrences import recurring_structure
     from hosim.validate.recorded_steps.repetitions import (
         Repetitions,
@@ -28,15 +23,12 @@ if TYPE_CHECKING:
         issued_from,
         repetitions,
     )
-    from hosim.validate.recorded_steps.start_errors import (
-        StartErrors,
-        percentile95,
-        start_errors,
-    )
+    from hosim.validate.recorded_steps.start_errors import StartErrors, percentile95, start_errors
     from hosim.validate.recorded_steps.step_structure import (
         GivenNumbers,
         GivenTimes,
         Structure,
+        is_collective,
         kernels_wait_for_room,
         placed_ns,
         structure,
@@ -54,11 +46,11 @@ else:
         {
             "latencies": "FEWEST Latencies PLAUSIBLE centre fit_latencies label",
             "one_step": "EndsOfOps OneStep one_step",
-            "recorded_collectives": "is_collective",
             "recurrences": "recurring_structure",
             "repetitions": "Repetitions before issued_from repetitions",
             "start_errors": "StartErrors percentile95 start_errors",
-            "step_structure": "GivenNumbers GivenTimes Structure kernels_wait_for_room placed_ns structure",
+            "step_structure": "GivenNumbers GivenTimes Structure is_collective kernels_wait_for_room "
+            "placed_ns structure",
             "structural_replay": "RECORDING ReplayedOp StructuralReplay span_ns structural_replay",
         },
     )

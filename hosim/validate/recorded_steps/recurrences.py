@@ -25,6 +25,7 @@ from statistics import median_low
 
 import numpy as np
 
+from hosim.base.groups import grouped
 from hosim.io.importers.recordings import CLOCK_STEP_NS, StreamId, stream_of
 from hosim.validate.recorded_steps.latencies import FEWEST, PLAUSIBLE, fit_latencies
 from hosim.validate.recorded_steps.one_step import EndsOfOps, one_step
@@ -57,9 +58,9 @@ _ROUNDS = (
     (False, False, 1),
     (False, True, 0),
 )
-"""Whether ops are alike by their neighbours in the order of issue, or by those on their stream;
-whether their place in a CUDA graph counts (layers repeat within one); and how many neighbours on
-either side. The first ones twice, as an edge moves others.
+"""The ways in which ops are alike: by their neighbours in the order of issue, or by those on their
+stream; by their place in a CUDA graph or not (layers repeat within one); and by how many neighbours
+on either side. The first ones twice, as an edge moves others.
 """
 
 Awaited = tuple[StreamId, str]
@@ -223,11 +224,7 @@ def _places(built: Structure) -> Mapping[int, Place]:
     ops = built.trace.ops
     places: dict[int, Place] = {}
     for queue in built.order.streams.values():
-        launched: defaultdict[int, list[int]] = defaultdict(list)
-        for i in queue:
-            call = ops[i].call
-            if call is not None:
-                launched[call].append(i)
+        launched = grouped((ops[i].call, i) for i in queue if ops[i].call is not None)
         for together in launched.values():
             if len(together) > 1:
                 places |= {i: (n, len(together)) for n, i in enumerate(together)}
@@ -269,12 +266,10 @@ class _Awaited:
         self._rank = {i: n for n, i in enumerate(built.order.order)}
         self._repeated = [group for group in _by_period(built) if len(group) >= FEWEST]
         self._repetitions = {i: n for n, group in enumerate(self._repeated) for i in group}
-        self._began: defaultdict[Awaited, list[int]] = defaultdict(list)
-        for op in self._ops:
-            self._began[stream_of(op), op.name].append(op.start_ns)
-        self._named: defaultdict[Awaited, list[int]] = defaultdict(list)
-        for i in built.order.order:
-            self._named[stream_of(self._ops[i]), self._ops[i].name].append(i)
+        self._began = grouped(((stream_of(op), op.name), op.start_ns) for op in self._ops)
+        self._named = grouped(
+            ((stream_of(self._ops[i]), self._ops[i].name), i) for i in built.order.order
+        )
 
     def of(self, group: Sequence[int], members: Sequence[int]) -> dict[int, tuple[int, ...]]:
         """The wait of each op of the group; empty if the late ``members`` do not agree."""

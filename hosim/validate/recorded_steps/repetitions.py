@@ -49,8 +49,7 @@ def repetitions(trace: KinetoTrace) -> Repetitions:
     if len(steps) > 1:
         return Repetitions("ProfilerStep", tuple(steps))
     order = program_order(trace)
-    names = [trace.ops[i].name for i in order.order]
-    starts = _repeated(names)
+    starts = _repeated([trace.ops[i].name for i in order.order])
     return Repetitions(
         "repeated ops" if len(starts) > 1 else "nothing",
         tuple(order.issued_ns[order.order[at]] for at in starts),

@@ -6,11 +6,11 @@ between successive ops of a stream, and both as a share of the time in which the
 streams wait.
 """
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from hosim.base.groups import grouped
 from hosim.io.importers.recordings import DeviceOp, stream_of
 
 
@@ -84,9 +84,10 @@ def start_errors(
     moved = starts_ns[first] - ops[first].start_ns
     chosen = [i for i, op in enumerate(ops) if op.kind == "kernel"] or list(range(len(ops)))
     errors = [starts_ns[i] - ops[i].start_ns for i in chosen]
-    streams: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for i in sorted(range(len(ops)), key=lambda i: (ops[i].start_ns, ops[i].end_ns, i)):
-        streams[stream_of(ops[i])].append(i)
+    streams = grouped(
+        (stream_of(ops[i]), i)
+        for i in sorted(range(len(ops)), key=lambda i: (ops[i].start_ns, ops[i].end_ns, i))
+    )
     gaps = [
         (ops[b].start_ns - ops[a].end_ns, starts_ns[b] - ends[a])
         for listed in streams.values()

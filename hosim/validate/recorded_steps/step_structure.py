@@ -31,6 +31,7 @@ it may start that much early: the earlier one then holds the stream for so much 
 overlap is given.
 """
 
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -60,7 +61,6 @@ from hosim.validate.recorded_steps.latencies import (
     label,
     returns_late,
 )
-from hosim.validate.recorded_steps.recorded_collectives import is_collective
 
 QUEUE_DEPTH = 1024
 """The number of launches that a stream takes before the next one blocks its thread."""
@@ -280,7 +280,6 @@ class _Builder:
             self._starts,
             self._latencies.count + len(self._before.recurring),
         )
-        streams = tuple(order.streams.values())
         return Structure(
             trace,
             graph,
@@ -289,7 +288,7 @@ class _Builder:
             self._before,
             self._latencies,
             given,
-            streams,
+            tuple(order.streams.values()),
             tuple(self._known),
             self._returns,
         )
@@ -305,12 +304,11 @@ class _Builder:
     ) -> int:
         position = len(self._ops)
         self._known.append(known_ns)
-        kept = tuple(sorted({d for d in deps if d >= 0}))
         self._ops.append(
             Op(
                 f"{what}.{position}",
                 what,
-                deps=kept,
+                deps=tuple(sorted({d for d in deps if d >= 0})),
                 stream=stream,
                 duration_ns=max(0, duration),
                 workspace_bytes=room,
@@ -598,3 +596,14 @@ def kernels_wait_for_room(trace: KinetoTrace, order: ProgramOrder, waits: Waits)
             else:
                 beside += 1
     return waited >= beside
+
+
+_COLLECTIVE = re.compile(
+    r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|sendrecv|cross_device|mscclKernel",
+    re.IGNORECASE,
+)
+
+
+def is_collective(name: str) -> bool:
+    """Return whether a kernel's name is that of a collective, which waits for other ranks."""
+    return _COLLECTIVE.search(name) is not None

@@ -289,8 +289,10 @@ def _naming(built: Structure, named: GivenTimes) -> _Naming:
 
 
 def _off_by(found: OneStep, least_ns: int) -> GivenTimes:
-    ops = frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns)
-    return GivenTimes(ops, frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns))
+    return GivenTimes(
+        frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns),
+        frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns),
+    )
 
 
 def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
@@ -344,17 +346,16 @@ def verdict_to_dict(verdict: Verdict | None, times: StructuralReplay | None) -> 
     """``explained``, ``reasons`` and ``errors``; null, and nothing, without a replay in time."""
     if verdict is None or times is None:
         return {"explained": None, "reasons": [], "errors": None}
-    errors = {
-        "replay": errors_to_dict(verdict.errors),
-        "by_launches": errors_to_dict(verdict.launches),
-        "by_held_host": errors_to_dict(verdict.held_host),
-        "rest": errors_to_dict(verdict.rest) if verdict.rest is not None else None,
-        "rest_explained": verdict.rest_explained,
-    }
     return {
         "explained": verdict.explained,
         "reasons": [_reason(span, times) for span in verdict.spans],
-        "errors": errors,
+        "errors": {
+            "replay": errors_to_dict(verdict.errors),
+            "by_launches": errors_to_dict(verdict.launches),
+            "by_held_host": errors_to_dict(verdict.held_host),
+            "rest": errors_to_dict(verdict.rest) if verdict.rest is not None else None,
+            "rest_explained": verdict.rest_explained,
+        },
     }
 
 
@@ -374,7 +375,6 @@ def errors_to_dict(errors: StartErrors) -> dict[str, Any]:
 
 
 def _reason(span: UnexplainedSpan, times: StructuralReplay) -> dict[str, Any]:
-    names = list(dict.fromkeys(times.ops[i].op.name for i in span.ops))
     return {
         "cause": span.cause,
         "start_ns": span.start_ns,
@@ -382,7 +382,7 @@ def _reason(span: UnexplainedSpan, times: StructuralReplay) -> dict[str, Any]:
         "off_ns": span.off_ns,
         "ops": _ranges(span.ops),
         "calls": _ranges(span.calls),
-        "names": names[:_NAMED],
+        "names": list(dict.fromkeys(times.ops[i].op.name for i in span.ops))[:_NAMED],
         "streams": sorted({times.ops[i].op.stream for i in span.ops}),
     }
 

@@ -203,10 +203,9 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     action = raw["action"]
     if action not in _ACTIONS:
         raise ValueError(f"expected an action of {', '.join(sorted(_ACTIONS))}, got {action!r}")
-    address = _number(raw["addr"]) if "addr" in raw or action not in _WITHOUT_ADDRESS else 0
     return Entry(
         action,
-        address,
+        _number(raw["addr"]) if "addr" in raw or action not in _WITHOUT_ADDRESS else 0,
         _size(raw["size"]),
         _number(raw["stream"]),
         _number(raw.get("time_us", 0)),

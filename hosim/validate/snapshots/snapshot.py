@@ -207,9 +207,11 @@ class _Replaying:
             ):
                 self._unserved.add(self._retries[index])
         if entry.action == "alloc":
-            cached = index not in self._unserved
             address = self._allocator.try_malloc(
-                entry.size_bytes, entry.stream, self._pool_of(entry), cached=cached
+                entry.size_bytes,
+                entry.stream,
+                self._pool_of(entry),
+                cached=index not in self._unserved,
             )
             assert address is not None  # there is no limit
             self._where[entry.address] = address
@@ -311,8 +313,7 @@ def _retries(history: tuple[Entry, ...]) -> dict[int, int]:
         new = _back(history, index, ("segment_alloc", "segment_map"))
         given_back = _back(history, new, ("segment_free", "segment_unmap"))
         if given_back < new < index:
-            start = _back(history, given_back, ("free_completed",))
-            result[start] = index
+            result[_back(history, given_back, ("free_completed",))] = index
     return result
 
 
@@ -445,7 +446,6 @@ class _Rewinding:
             if end < range_.end:
                 blocks.append(BlockState(end, range_.end - end, "free"))
             pool_id, small, stream = range_.kind
-            base = self._bases[range_.kind] if range_.expandable else None
             result.append(
                 SegmentState(
                     start,
@@ -455,7 +455,7 @@ class _Rewinding:
                     tuple(blocks),
                     range_.expandable,
                     pool_id,
-                    base,
+                    self._bases[range_.kind] if range_.expandable else None,
                 )
             )
         return tuple(result)

@@ -205,21 +205,20 @@ def _context(
 
 
 def _collective(name: str) -> KernelClass:
-    constants = {
-        "fixed_cycles": _cycles(12000),
-        "rank_cycles": _cycles(2000),
-        "large_cycles": _cycles(30000),
-        "small_share": (0.02, 0.3, 1.0),
-        "large_share": (0.05, 0.8, 1.2),
-        "few_ranks": (0.01, 0.5, 1.2),
-        "switched": (0.1, 1.0, 3.0),
-    }
     return _kernel(
         name,
         "ranks bytes",
         CollectiveConstants,
         collective_us,
-        constants,
+        {
+            "fixed_cycles": _cycles(12000),
+            "rank_cycles": _cycles(2000),
+            "large_cycles": _cycles(30000),
+            "small_share": (0.02, 0.3, 1.0),
+            "large_share": (0.05, 0.8, 1.2),
+            "few_ranks": (0.01, 0.5, 1.2),
+            "switched": (0.1, 1.0, 3.0),
+        },
         {"passes": float(PASSES[name])},
     )
 

@@ -128,8 +128,8 @@ def withheld(hardware: Hardware) -> float:
 
 
 def asked_less(hardware: Hardware) -> float:
-    """How many times the bytes of its memory that a multiprocessor has in a cycle on the measured
-    machine most like this one it has here; 1 where it has no fewer.
+    """Return the bytes of memory that a multiprocessor has in a cycle, relative to the measured
+    machine most like this one; 1 where it has no fewer.
     """
     figures, machine = hardware.compute.processor, most_like(hardware)
     assert figures is not None

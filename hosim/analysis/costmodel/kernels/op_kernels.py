@@ -21,6 +21,7 @@ from hosim.analysis.costmodel.kernels.constants import (
 from hosim.analysis.costmodel.kernels.op_families import Array, Processor, expected_loads
 from hosim.analysis.costmodel.origins import MODEL, TABLE
 from hosim.analysis.costmodel.peaks import best_for, peak_for
+from hosim.base.groups import grouped
 from hosim.errors import GraphError, HardwareError
 from hosim.graph import MAIN_STREAM, Graph, Op
 from hosim.hardware import Hardware, MeasuredTimes
@@ -52,10 +53,10 @@ class TimeTable:
         rows = [row for part in times for row in part.sizes]
         measured = np.array([us for part in times for us in part.us])
         off = np.log(measured / model_us(rows))
-        several: defaultdict[Sizes, list[float]] = defaultdict(list)
-        for row, ratio in zip(rows, off.tolist(), strict=True):
-            several[row].append(ratio)
-        self._ratio = {row: sum(ratios) / len(ratios) for row, ratios in several.items()}
+        several = grouped(zip(rows, off.tolist(), strict=True))
+        self._ratio: dict[Sizes, float] = {
+            row: sum(ratios) / len(ratios) for row, ratios in several.items()
+        }
         self._axes = [sorted(set(column)) for column in zip(*rows, strict=True)]
         self._model_us = model_us
 
@@ -313,14 +314,15 @@ class _KernelModel:
     def us(self, sizes: Sequence[Sizes], weight_bytes: float = 0) -> Array:
         kernel, dtype, distribution = self.which
         columns = np.array(sizes, float).reshape(len(sizes), -1).T
-        shapes = CLASSES[kernel].shapes(
-            dict(zip(CLASSES[kernel].sizes, columns, strict=True)),
-            dtype,
-            distribution,
-            np.full(len(sizes), weight_bytes) if weight_bytes else None,
-        )
         return CLASSES[kernel].us(
-            constants_for(self.hardware, kernel, dtype), processor_for(self.hardware, dtype), shapes
+            constants_for(self.hardware, kernel, dtype),
+            processor_for(self.hardware, dtype),
+            CLASSES[kernel].shapes(
+                dict(zip(CLASSES[kernel].sizes, columns, strict=True)),
+                dtype,
+                distribution,
+                np.full(len(sizes), weight_bytes) if weight_bytes else None,
+            ),
         )
 
 
@@ -335,9 +337,8 @@ def processor_for(hardware: Hardware, dtype: str) -> Processor:
     """
     figures = hardware.compute.processor
     assert figures is not None
-    peak = peak_for(hardware, DTYPES[dtype].compute)
     return Processor(
-        peak or 0,
+        peak_for(hardware, DTYPES[dtype].compute) or 0,
         hardware.device.bandwidth_bytes_per_s,
         figures.multiprocessors,
         figures.clock_hz,

@@ -42,9 +42,11 @@ def full_kernel(query: Sequence[int], key: Sequence[int], out_width: int) -> Ker
     batch, heads, queries, width = query
     if queries == 1:
         return causal_kernel(query, key, out_width)
-    if out_width < width:
-        return UNKNOWN
-    return "full_attention", (batch, queries, key[2], heads, key[1], width)
+    return (
+        UNKNOWN
+        if out_width < width
+        else ("full_attention", (batch, queries, key[2], heads, key[1], width))
+    )
 
 
 def causal_kernel(

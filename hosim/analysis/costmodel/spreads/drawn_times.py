@@ -177,11 +177,10 @@ class DrawnTimes:
         self._group = np.array(self._alike.group, np.intp)
         self._links: dict[tuple[str, bool, float], Factor] = {}
         self._known: dict[int, tuple[Sequence[int], npt.NDArray[np.int64]]] = {}
-        routing = draw_spread_of(graph)
         self._routing = Factor(
             "the experts that a routing chooses",
             "a recorded routing (--routing)",
-            routing * normal_draws("routing"),
+            draw_spread_of(graph) * normal_draws("routing"),
         )
 
     # -- ops
@@ -363,14 +362,15 @@ class DrawnTimes:
         taken = np.bincount(
             self._group[unsure], np.array(nominal, float)[unsure], len(self._alike.which)
         )
-        groups = grouped((which, g) for g, which in enumerate(self._alike.which) if taken[g])
         return [
             Factor(
                 _named(which),
                 _remedy(which),
                 np.average(self._of_group[listed], axis=0, weights=taken[listed]),
             )
-            for which, listed in groups.items()
+            for which, listed in grouped(
+                (which, g) for g, which in enumerate(self._alike.which) if taken[g]
+            ).items()
         ]
 
 

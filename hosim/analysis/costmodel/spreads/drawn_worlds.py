@@ -24,8 +24,7 @@ def drawn_world(graph: Graph, hardware: Hardware, draw: int) -> tuple[Graph, Har
         op if op.duration_ns is not None else replace(op, duration_ns=ns)
         for op, ns in zip(graph.ops, drawn, strict=True)
     ]
-    drawn_graph = Graph(graph.name, graph.tensors, ops, graph.meta)
-    return drawn_graph, drawn_machine(hardware, times, draw)
+    return Graph(graph.name, graph.tensors, ops, graph.meta), drawn_machine(hardware, times, draw)
 
 
 def drawn_machine(hardware: Hardware, times: DrawnTimes, draw: int, kind: str = "") -> Hardware:

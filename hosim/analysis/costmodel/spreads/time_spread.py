@@ -7,7 +7,6 @@ the same error. Of the errors of different sizes of one class a part is shared; 
 err independently.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum, sqrt
@@ -17,6 +16,7 @@ from hosim.analysis.costmodel.op_time import kernel_times_of
 from hosim.analysis.costmodel.origins import GUESS, MODEL, TABLE
 from hosim.analysis.costmodel.rescaled import is_counted
 from hosim.analysis.costmodel.spreads.fitted_spreads import SHARED, SPREADS
+from hosim.base.groups import grouped
 from hosim.data.expert_routing import draw_spread_of
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.graph import Graph, Op
@@ -94,10 +94,10 @@ def alike_ops(graph: Graph, hardware: Hardware) -> AlikeOps:
         if op.duration_ns is None or (rescaled and op.duration_ns):
             alike = _alike(op, hardware, kernels[i][1] if i in kernels else "")
             group[i] = known.setdefault(alike, len(known))
-    origins: dict[tuple[object, ...], Which] = {}
-    for alike in known:
-        if alike[:3] not in origins:
-            origins[alike[:3]] = _which(hardware, *map(str, alike[:3]))
+    origins = {
+        which: _which(hardware, *map(str, which))
+        for which in dict.fromkeys(alike[:3] for alike in known)
+    }
     return AlikeOps(group, tuple([origins[alike[:3]] for alike in known]), tuple(map(repr, known)))
 
 
@@ -142,11 +142,12 @@ def pooled(sources: Iterable[Spreads]) -> dict[str, dict[str, float]]:
     """The spreads of several sources of data: the root of the mean square of those that have a
     class.
     """
-    squares: defaultdict[Which, list[float]] = defaultdict(list)
-    for source in sources:
-        for origin, classes in source.items():
-            for name, spread in classes.items():
-                squares[origin, name].append(spread**2)
+    squares = grouped(
+        ((origin, name), spread**2)
+        for source in sources
+        for origin, classes in source.items()
+        for name, spread in classes.items()
+    )
     found: dict[str, dict[str, float]] = {}
     for (origin, name), listed in squares.items():
         found.setdefault(origin, {})[name] = sqrt(fsum(listed) / len(listed))

@@ -50,8 +50,10 @@ def sent_bytes(graph: Graph, hardware: Hardware) -> dict[int, int]:
     """
     if not crossed_fabrics(hardware):
         return {}
-    crossing = graph.ops.those(lambda op: op.kind in COLLECTIVE_KINDS)
-    found = {i: _sent(graph, graph.ops[i]) for i in crossing}
+    found = {
+        i: _sent(graph, graph.ops[i])
+        for i in graph.ops.those(lambda op: op.kind in COLLECTIVE_KINDS)
+    }
     return {i: size for i, size in found.items() if size}
 
 
@@ -64,10 +66,9 @@ def bytes_per_s_over_links(hardware: Hardware) -> int | None:
     """Return the bytes per second that a device sends in collectives when all devices do, over the
     slowest fabric that they cross; None: they cross none.
     """
-    crossed = crossed_fabrics(hardware)
     parts = [
         fabric.bandwidth_bytes_per_s // hardware.sharers(fabric.scope) // fabric.collectives
-        for fabric in crossed
+        for fabric in crossed_fabrics(hardware)
     ]
     return max(1, min(parts)) if parts else None
 

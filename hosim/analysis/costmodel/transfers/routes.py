@@ -54,8 +54,10 @@ def shared_route_ns(
         for hop in hops:
             hop.start(now)
         flowing = [hop for hop in hops if hop.running and hop.flows_from <= now]
-        carried = {**capacity, **{hop.links[0]: hop.carries(flowing) for hop in flowing}}
-        rates = max_min_rates([(1, hop.ceiling, hop.links) for hop in flowing], carried)
+        rates = max_min_rates(
+            [(1, hop.ceiling, hop.links) for hop in flowing],
+            {**capacity, **{hop.links[0]: hop.carries(flowing) for hop in flowing}},
+        )
         upcoming = [hop.flows_from for hop in hops if hop.running and hop.flows_from > now]
         upcoming += [now - int(-hop.left // rate) for hop, rate in zip(flowing, rates, strict=True)]
         later = min(upcoming, default=now)

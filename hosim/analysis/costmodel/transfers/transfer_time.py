@@ -34,10 +34,9 @@ def channel_bandwidth(hardware: Hardware, channel_name: str) -> int:
 
     Raises :class:`HardwareError` if the profile has no such channel.
     """
-    own = named_channel(hardware, channel_name).bandwidth_bytes_per_s
     return min(
         [
-            own,
+            named_channel(hardware, channel_name).bandwidth_bytes_per_s,
             *(
                 fabric.bandwidth_bytes_per_s
                 for fabric in hardware.fabrics

@@ -5,23 +5,21 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.report.drawn.studies.curve_figures import (
-        curve_figure,
-        spread_figure,
-        sweep_figure,
-    )
     from hosim.report.drawn.studies.study_figures import (
         comparison_figure,
+        curve_figure,
         frontier,
         frontier_figure,
+        spread_figure,
+        sweep_figure,
         sweep_heat_map,
     )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "curve_figures": "curve_figure spread_figure sweep_figure",
-            "study_figures": "comparison_figure frontier frontier_figure sweep_heat_map",
+            "study_figures": "comparison_figure curve_figure frontier frontier_figure spread_figure "
+            "sweep_figure sweep_heat_map",
         },
     )
 

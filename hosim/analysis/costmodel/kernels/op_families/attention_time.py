@@ -154,9 +154,10 @@ def _of_blocks(
     reached = processor.flops_per_us * processor.share_of_peak(constants.peak_share)
     key_us = 4 * rows * width / reached
     begin = constants.block_cycles * processor.cycle_us
-    share = np.maximum(shapes["batch"] * heads * blocks / processor.multiprocessors, 1)
     busy = np.maximum(
-        (begin + key_us * mean) * share, begin + key_us * last * constants.longest_share
+        (begin + key_us * mean)
+        * np.maximum(shapes["batch"] * heads * blocks / processor.multiprocessors, 1),
+        begin + key_us * last * constants.longest_share,
     )
     moved = shapes["batch"] * 2 * width * (2 * queries * heads + 2 * keys * shapes["kv_heads"])
     fixed = constants.fixed_cycles * processor.cycle_us
@@ -213,9 +214,8 @@ def flash_us(
 
     def us(constants: ContextConstants, processor: Processor, shapes: Shapes) -> Array:
         shares = FLASH[library][processor.flops_per_us * processor.cycle_us > _HOPPER]
-        share = shares.gradient if gradient else shares.forward
         times = context_us(
-            replace(constants, peak_share=share),
+            replace(constants, peak_share=shares.gradient if gradient else shares.forward),
             processor,
             {**shapes, "value_width": shapes["width"]},
         )
@@ -284,9 +284,8 @@ def generation_us(constants: GenerationConstants, processor: Processor, shapes: 
     """
     group, groups = shapes["heads"] / shapes["kv_heads"], shapes["batch"] * shapes["kv_heads"]
     blocks = groups * np.maximum(np.floor(shapes["keys"] / _LEAST_KEYS), 1)
-    takes_groups = (group > 1) & (group <= _GROUP) & (blocks * _FILLED >= processor.multiprocessors)
     return np.where(
-        takes_groups,
+        (group > 1) & (group <= _GROUP) & (blocks * _FILLED >= processor.multiprocessors),
         _groups_us(constants, processor, shapes),
         _singles_us(constants, processor, shapes),
     )
@@ -305,11 +304,10 @@ def _groups_us(constants: GenerationConstants, processor: Processor, shapes: Sha
     )
     busy = cycles * processor.cycle_us * np.maximum(1, groups * parts / processor.multiprocessors)
     cache = groups * keys * 2 * shapes["width"] * shapes["kv_bytes"]
-    merge = np.where(parts > 1, constants.group_merge_cycles * processor.cycle_us, 0)
     return (
         constants.group_fixed_cycles * processor.cycle_us
         + together(busy, cache * constants.group_bytes / processor.bytes_per_us)
-        + merge
+        + np.where(parts > 1, constants.group_merge_cycles * processor.cycle_us, 0)
     )
 
 

@@ -35,9 +35,7 @@ class CollectiveConstants:
     ranks.
     """
     few_ranks: float
-    """What is missing of that between n ranks, times n: fewer ranks use fewer of the links'
-    channels.
-    """
+    """The part of that which n ranks lack, times n: fewer ranks use fewer of the links' channels."""
     switched: float
     """The factor by which that grows from :data:`_SWITCHED` ranks on."""
 
