@@ -241,8 +241,7 @@ def rotated(
         )
         t.give(x, along)
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def rotated_pairs(
@@ -259,11 +258,9 @@ def rotated_pairs(
         other = t.op(f"{label}.{part}_mul_sin", "elementwise", [x, sin], half, accessed=touched)
         return t.op(f"{label}.{part}_{join}", "elementwise", [one, other], half)
 
-    y = t.op(f"{label}.cat", "copy", [turned("even", "sub"), turned("odd", "add")], x.shape)
-    t.note(
-        y,
+    return t.note(
+        t.op(f"{label}.cat", "copy", [turned("even", "sub"), turned("odd", "add")], x.shape),
         lambda g: t.give(
             x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape, workspace=2 * x.size)
         ),
     )
-    return y

@@ -41,8 +41,7 @@ def gathered_attention(
     Selective recomputation keeps its result, and gathers nothing again.
     """
     y, *kept = t.kept(lambda: _forward(t, run, (q, k, v), window, label))
-    t.note(y, lambda g: _gradient(t, run, (q, k, v), kept, g, window, label))
-    return y
+    return t.note(y, lambda g: _gradient(t, run, (q, k, v), kept, g, window, label))
 
 
 def keys_of_chunk(chunk: int, size: int, window: int) -> range:
@@ -207,9 +206,7 @@ def _exchanged(t: Tape, run: Run, x: Value, label: str, shape: tuple[int, ...]) 
         )
         return t.op(f"{name}.order", "copy", [there], made)
 
-    y = sent(x, label, shape)
-    t.note(y, lambda g: t.give(x, sent(g, f"{label}.grad", x.shape)))
-    return y
+    return t.note(sent(x, label, shape), lambda g: t.give(x, sent(g, f"{label}.grad", x.shape)))
 
 
 def _own(t: Tape, run: Run, scores: Value, label: str) -> Value:
@@ -233,8 +230,7 @@ def _own(t: Tape, run: Run, scores: Value, label: str) -> Value:
             ),
         )
 
-    t.note(own, gradient)
-    return own
+    return t.note(own, gradient)
 
 
 # -- grouped attention -----------------------------------------------------------------------------
@@ -423,8 +419,7 @@ def ring_attention(t: Tape, run: Run, q: Value, k: Value, v: Value, label: str =
     is inside of one op.
     """
     y, lse = t.kept(lambda: _ring_forward(t, run, q, k, v, label))
-    t.note(y, lambda g: _ring_gradient(t, run, (q, k, v), y, lse, g, label))
-    return y
+    return t.note(y, lambda g: _ring_gradient(t, run, (q, k, v), y, lse, g, label))
 
 
 def _ring_forward(

@@ -90,8 +90,7 @@ def _activated(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
                 slope, t.op("xielu.grad_alpha", "reduction", [g, x], slope.shape, gradient_of=slope)
             )
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Value:
@@ -273,15 +272,16 @@ def _top(t: Tape, chances: Value, top: int) -> tuple[Value, Value]:
 
 def gathered_columns(t: Tape, x: Value, columns: Value) -> Value:
     """Return the elements in ``columns`` of each row of ``x``."""
-    y = t.op(
-        "gather",
-        "gather",
-        [x, columns],
-        columns.shape,
-        accessed=2 * x.rows * columns.shape[-1] * ITEM_BYTES[x.dtype] + columns.size,
+    return t.note(
+        t.op(
+            "gather",
+            "gather",
+            [x, columns],
+            columns.shape,
+            accessed=2 * x.rows * columns.shape[-1] * ITEM_BYTES[x.dtype] + columns.size,
+        ),
+        lambda g: t.give(x, t.op("gather.grad", "scatter", [g, columns], x.shape)),
     )
-    t.note(y, lambda g: t.give(x, t.op("gather.grad", "scatter", [g, columns], x.shape)))
-    return y
 
 
 def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chosen: Value) -> Value:
@@ -421,8 +421,7 @@ def _biased(
         t.give(bias, t.op(f"{name}.grad", "reduction", [g, chosen], bias.shape, gradient_of=bias))
         t.give(x, g)
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _grouped(
@@ -466,8 +465,7 @@ def _grouped(
         name = f"{label}.grad_weight"
         t.give(weight, t.op(name, "matmul", inputs, shape, weight.dtype, **how_of))
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _swiglu(t: Tape, gate: Value, up: Value) -> Value:
@@ -483,11 +481,11 @@ def _swiglu(t: Tape, gate: Value, up: Value) -> Value:
         t.give(gate, grads[0])
         t.give(up, grads[1])
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _swiglu_of(t: Tape, both: Value, width: int) -> Value:
-    y = t.op("swiglu", "elementwise", [both], (*both.shape[:-1], width))
-    t.note(y, lambda g: t.give(both, t.op("swiglu.grad", "elementwise", [g, both], both.shape)))
-    return y
+    return t.note(
+        t.op("swiglu", "elementwise", [both], (*both.shape[:-1], width)),
+        lambda g: t.give(both, t.op("swiglu.grad", "elementwise", [g, both], both.shape)),
+    )

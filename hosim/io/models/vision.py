@@ -160,17 +160,17 @@ def _behind(t: Tape, first: Value, x: Value) -> Value:
         )
         t.give(x, t.op("cat.grad", "copy", [g], x.shape))
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _first_token(t: Tape, x: Value) -> Value:
     """A view of the first token of each image; its gradient is that of all tokens, the rest
     zero.
     """
-    first = t.alias(x).view(x.shape[0], x.shape[-1])
-    t.note(first, lambda g: t.give(x, t.op("select.grad", "copy", [g], x.shape)))
-    return first
+    return t.note(
+        t.alias(x).view(x.shape[0], x.shape[-1]),
+        lambda g: t.give(x, t.op("select.grad", "copy", [g], x.shape)),
+    )
 
 
 def dit(t: Tape, config: Dit, run: Run) -> Value:
