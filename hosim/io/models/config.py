@@ -73,7 +73,7 @@ class AttentionSizes:
     query sees, which ``index_n_heads`` of ``index_head_dim`` choose (DeepSeek-V3.2); 0: all.
     ``shares_keys``: keys and values are those of the last layer before with such a window that
     makes some (Gemma 4). ``output_rank``: attention is that of
-    :mod:`hosim.io.models.compressed_attention`, with an entry for each ``compress_rate`` tokens (0:
+    :mod:`hosim.io.models.latent_attention`, with an entry for each ``compress_rate`` tokens (0:
     only a window), and its last product is two, of which the first is one of ``output_groups`` of
     heads each.
     """

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from hosim.io.models.bert import Bert
 from hosim.io.models.config import Decoder, Layered
 from hosim.io.models.config_keys import Keys
-from hosim.io.models.config_mixtures import mixture, no_dense, shared_wide
 from hosim.io.models.config_parts import (
     LAYERS,
     Fields,
@@ -18,9 +17,12 @@ from hosim.io.models.config_parts import (
     capped,
     count_of_layers,
     heads_of,
+    mixture,
     named_layers,
+    no_dense,
     normed_heads,
     only,
+    shared_wide,
     tied,
 )
 from hosim.io.models.t5 import T5

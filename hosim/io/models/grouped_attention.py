@@ -9,13 +9,11 @@ from hosim.io.models.attention import AttentionKernel, attention, rotated
 from hosim.io.models.collectives import all_reduced, ns_to_send, of_own_heads, replicated, shared
 from hosim.io.models.config import Decoder, Run, key_heads
 from hosim.io.models.dense import projected
-from hosim.io.models.engine_layer import sinks
 from hosim.io.models.functions import activation, concatenated, mul, split
-from hosim.io.models.kv_cache import Cache, make_blocks
-from hosim.io.models.layer_inputs import Positions
+from hosim.io.models.kv_cache import Cache, keys_read, make_blocks, select_blocks, sparse_attention
+from hosim.io.models.layer_inputs import Positions, sinks
 from hosim.io.models.names import NAMES
 from hosim.io.models.norms import applied_norm, decoder_norm, head_norm_parameters, rms_norm
-from hosim.io.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.io.models.tape import ITEM_BYTES, Tape, Value
 
 # -- gathered attention
