@@ -399,14 +399,6 @@ def _llama(said: _Metadata) -> Config:
     return {"model_type": "llama", **said.bias(), **said.head_dim()}
 
 
-def _qwen2(said: _Metadata) -> Config:
-    return {"model_type": "qwen2", **said.head_dim()}
-
-
-def _qwen3(said: _Metadata) -> Config:
-    return {"model_type": "qwen3", **said.head_dim(), **said.bias()}
-
-
 def _qwen2moe(said: _Metadata) -> Config:
     shared = said.needed("expert_shared_feed_forward_length")
     return {
@@ -414,15 +406,6 @@ def _qwen2moe(said: _Metadata) -> Config:
         **said.head_dim(),
         **said.experts("num_experts"),
         "shared_expert_intermediate_size": shared,
-    }
-
-
-def _qwen3moe(said: _Metadata) -> Config:
-    return {
-        "model_type": "qwen3_moe",
-        **said.head_dim(),
-        **said.bias(),
-        **said.experts("num_experts"),
     }
 
 
@@ -458,14 +441,6 @@ def _gpt_oss(said: _Metadata) -> Config:
     }
 
 
-def _gemma3(said: _Metadata) -> Config:
-    return {
-        "model_type": "gemma3_text",
-        **said.head_dim(),
-        "sliding_window": said.size("attention.sliding_window"),
-    }
-
-
 def _phimoe(said: _Metadata) -> Config:
     more = {"lm_head_bias": said.has("output.bias"), **said.bias(), **said.head_dim()}
     return {"model_type": "phimoe", **said.experts("num_local_experts", None), **more}
@@ -473,13 +448,22 @@ def _phimoe(said: _Metadata) -> Config:
 
 ARCHITECTURES: Mapping[str, Callable[[_Metadata], Config]] = {
     "llama": _llama,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
+    "qwen2": lambda said: {"model_type": "qwen2", **said.head_dim()},
+    "qwen3": lambda said: {"model_type": "qwen3", **said.head_dim(), **said.bias()},
     "qwen2moe": _qwen2moe,
-    "qwen3moe": _qwen3moe,
+    "qwen3moe": lambda said: {
+        "model_type": "qwen3_moe",
+        **said.head_dim(),
+        **said.bias(),
+        **said.experts("num_experts"),
+    },
     "deepseek2": _deepseek2,
     "gpt-oss": _gpt_oss,
-    "gemma3": _gemma3,
+    "gemma3": lambda said: {
+        "model_type": "gemma3_text",
+        **said.head_dim(),
+        "sliding_window": said.size("attention.sliding_window"),
+    },
     "phimoe": _phimoe,
 }
 """By ``general.architecture``."""

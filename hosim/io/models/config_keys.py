@@ -77,12 +77,13 @@ class Keys:
         self._within = within
         self.read: dict[str, Any] = {}
 
-    def value(self, key: str) -> Any:
-        """The value of a key, ``None`` where there is none."""
+    def value(self, key: str, default: object = None) -> Any:
+        """The value of a key, ``default`` where it is missing or null."""
         value = self._config.get(key)
-        if value is not None:
-            _check_finite(value, f"{self._within}{key}")
-            self.read[key] = value
+        if value is None:
+            return default
+        _check_finite(value, f"{self._within}{key}")
+        self.read[key] = value
         return value
 
     def dtype(self) -> str | None:
@@ -100,8 +101,7 @@ class Keys:
 
     def size(self, key: str, default: object = _MISSING, least: int = 1) -> int:
         """A number, ``least`` or more; ``default`` where the key is missing or null."""
-        value = self.value(key)
-        value = default if value is None else value
+        value = self.value(key, default)
         if value is _MISSING:
             raise self.refusal(key, "expected a number, the config has none")
         if type(value) is not int or not least <= value <= 2**40:
@@ -123,24 +123,21 @@ class Keys:
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
-        value = self.value(key)
-        value = default if value is None else value
+        value = self.value(key, default)
         if type(value) is not bool:
             raise self.refusal(key, f"expected true or false, got {value!r}")
         return value
 
     def share(self, key: str, default: float) -> float:
         """A number from 0 to 1."""
-        value = self.value(key)
-        value = default if value is None else value
+        value = self.value(key, default)
         if type(value) not in (int, float) or not 0 <= value <= 1:
             raise self.refusal(key, f"expected a number from 0 to 1, got {value!r}")
         return float(value)
 
     def activation(self, key: str, default: str) -> str:
         """The activation of an MLP, as builders call it."""
-        value = self.value(key)
-        value = default if value is None else value
+        value = self.value(key, default)
         if not isinstance(value, str) or value not in _ACTIVATIONS:
             raise self.refusal(
                 key, f"the builder knows {', '.join(_ACTIVATIONS)} only, got {value!r}"

@@ -182,10 +182,6 @@ def _convolutions(keys: Keys) -> Fields:
     }
 
 
-def _lfm2_router(keys: Keys) -> Fields:
-    return {"router_correction": "buffer" if keys.flag("use_expert_bias", True) else "none"}
-
-
 def _kimi(keys: Keys) -> Fields:
     """Latent attention without positions among layers of Kimi's delta attention, which an older
     file lists by their numbers.
@@ -236,14 +232,6 @@ def _olmo(keys: Keys) -> Fields:
     }
 
 
-def _falcon_h1(keys: Keys) -> Fields:
-    return {"state_norm": keys.flag("mamba_rms_norm", False)}
-
-
-def _every_second(n: int, keys: Keys) -> str:
-    return "linear_attention" if n % 2 else "full_attention"
-
-
 OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
     {
         "qwen3_next": by_parts(
@@ -286,7 +274,7 @@ OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             only(mamba_proj_bias=False, projectors_bias=False),
             biases(),
             mamba2(inner="mamba_d_ssm"),
-            _falcon_h1,
+            lambda keys: {"state_norm": keys.flag("mamba_rms_norm", False)},
             mixer="attention+mamba2",
             embedding_scale=True,
             names="jamba",
@@ -322,12 +310,17 @@ OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             normed_heads(),
             _convolutions,
             mixture(4, count=32, scores="sigmoid", where=listed(2, "num_dense_layers")),
-            _lfm2_router,
+            lambda keys: {
+                "router_correction": "buffer" if keys.flag("use_expert_bias", True) else "none"
+            },
             names="lfm2",
         ),
         "minimax": by_parts(
             mixture(2, width="intermediate_size", count=8),
-            mixed({"mixer": "lightning"}, _every_second),
+            mixed(
+                {"mixer": "lightning"},
+                lambda n, keys: "linear_attention" if n % 2 else "full_attention",
+            ),
             names="kimi-linear",
         ),
     }
@@ -435,10 +428,6 @@ def _cohere_windows(n: int, keys: Keys) -> str:
     return _WINDOW if ((n if n < first else n - first) + 1) % every else _FULL
 
 
-def _flint(n: int, keys: Keys) -> str:
-    return _FULL if n < 2 or n % 4 == 1 or n == count_of_layers(keys) - 1 else _WINDOW
-
-
 def _first_two_dense(keys: Keys) -> list[bool]:
     usual = keys.value("mlp_only_layers") is None
     return [is_sparse and (n > 1 or not usual) for n, is_sparse in enumerate(stepped(keys))]
@@ -508,7 +497,11 @@ OF_PATTERNS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             heads_of(128),
             biases(),
             normed_heads(),
-            listed_windows(_flint),
+            listed_windows(
+                lambda n, keys: (
+                    _FULL if n < 2 or n % 4 == 1 or n == count_of_layers(keys) - 1 else _WINDOW
+                )
+            ),
             mixture(6, where=_first_two_dense),
             shared_wide("shared_expert_intermediate_size", 1024),
             attention_sinks=True,

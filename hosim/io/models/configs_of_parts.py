@@ -203,17 +203,6 @@ def _groups(first: int, top: int | None = None) -> Any:
     return mixture(top, **_SIGMOID, grouped=True, where=listed(first))
 
 
-def _all_biases(keys: Keys) -> Fields:
-    return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), keys.flag("use_bias", False))
-
-
-def _seed_biases(keys: Keys) -> Fields:
-    return {
-        "qkv_bias": keys.flag("attention_bias", True),
-        "out_bias": keys.flag("attention_out_bias", False),
-    }
-
-
 def _internlm_biases(keys: Keys) -> Fields:
     every = keys.flag("bias", False)
     own = keys.flag("attention_bias", every)
@@ -242,10 +231,6 @@ def _exaone(keys: Keys) -> Fields:
         "num_hidden_layers": keys.either("num_hidden_layers", "num_layers"),
         "hidden_act": keys.activation(act, "silu"),
     }
-
-
-def _head_bias(keys: Keys) -> Fields:
-    return {"head_bias": keys.flag("lm_head_bias", False)}
 
 
 def _all_tokens_pass(keys: Keys) -> Fields:
@@ -299,10 +284,6 @@ def _afmoe(keys: Keys) -> Fields:
             lambda n: "sliding_attention" if (n + 1) % every else "full_attention",
         )
     }
-
-
-def _post_norms(keys: Keys) -> Fields:
-    return {"post_norms": keys.flag("use_post_norm", False)}
 
 
 _GLM4_MOE = by_parts(
@@ -366,7 +347,7 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
         "phimoe": by_parts(
             biases(),
             all_windowed,
-            _head_bias,
+            lambda keys: {"head_bias": keys.flag("lm_head_bias", False)},
             mixture(2, width="intermediate_size", count=16),
             norm="layer",
             names="phimoe",
@@ -392,7 +373,13 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             mixture(5, width="intermediate_size", count=7),
             **_POST,
         ),
-        "seed_oss": by_parts(heads_of(128), _seed_biases),
+        "seed_oss": by_parts(
+            heads_of(128),
+            lambda keys: {
+                "qkv_bias": keys.flag("attention_bias", True),
+                "out_bias": keys.flag("attention_out_bias", False),
+            },
+        ),
         "smollm3": by_parts(only(use_sliding_window=False), biases(), bare_layers, tied()),
         "exaone4": by_parts(normed_heads(), every_nth_full(4, bare=True), **_POST),
         "exaone_moe": by_parts(
@@ -401,9 +388,11 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
             _groups(1),
             shared("num_shared_experts", 1),
         ),
-        "ernie4_5": by_parts(heads_of(128), _all_biases, tied()),
+        "ernie4_5": by_parts(
+            heads_of(128), lambda keys: all_biases(keys.flag("use_bias", False)), tied()
+        ),
         "ernie4_5_moe": by_parts(
-            _all_biases,
+            lambda keys: all_biases(keys.flag("use_bias", False)),
             lambda keys: {"head_bias": keys.flag("use_bias", False)},
             tied(),
             mixture(6, count=64, added="parameter", where=between),
@@ -459,14 +448,19 @@ OF_PARTS: Mapping[str, Reader] = MappingProxyType(
         "helium": by_parts(heads_of(128), biases(out=False)),
         "apertus": _APERTUS,
         "apertus1p5_text": _APERTUS,
-        "hyperclovax": by_parts(biases(), _post_norms, embedding_scale=True, names="hyperclovax"),
+        "hyperclovax": by_parts(
+            biases(),
+            lambda keys: {"post_norms": keys.flag("use_post_norm", False)},
+            embedding_scale=True,
+            names="hyperclovax",
+        ),
         "exaone": by_parts(biases(), _exaone),
         "bitnet": by_parts(biases(), activation("hidden_act", "relu2"), sub_norms=True),
         "persimmon": by_parts(
             normed_heads("qk_layernorm"),
             activation("hidden_act", "relu2"),
             turned(0.5),
-            lambda keys: dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), True),
+            lambda keys: all_biases(True),
             fused_projections=True,
             names="persimmon",
             **_PLAIN,

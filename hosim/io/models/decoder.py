@@ -356,8 +356,9 @@ def _rotary(t: Tape, run: Run, width: int, scope: str) -> tuple[Value, Value]:
     """Cosines and sines of every position; they have no gradient."""
     shape = (1, run.tokens, width)
     with t.scope(scope):
-        inverse = t.held("inv_freq", (width // 2,), "fp32", "buffer")
-        angles = t.op("angles", "elementwise", [inverse], shape)
+        angles = t.op(
+            "angles", "elementwise", [t.held("inv_freq", (width // 2,), "fp32", "buffer")], shape
+        )
         cos = t.op(
             "cos.to", "copy", [t.op("cos", "elementwise", [angles], shape)], shape, run.dtype
         )

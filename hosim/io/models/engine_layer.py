@@ -270,8 +270,9 @@ def _routed(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]
     scores = linear(t, x, weight, offset, label="router")
     added = correction(t, config, run, f"{gate}.{NAMES[config.names].correction}")
     beside = [] if added is None else [added]
-    results = [(shape, run.dtype), (shape, "int64")]
-    weights, chosen = t.ops("topk", "sort", [scores, *beside], results)
+    weights, chosen = t.ops(
+        "topk", "sort", [scores, *beside], [(shape, run.dtype), (shape, "int64")]
+    )
     return scaled_weights(t, config, run, weights, chosen), chosen
 
 

@@ -75,8 +75,10 @@ def _forward(
             kernel=kernel and name,
             sizes=sizes,
         )
-    y = t.op(f"{label}.join", "copy", [kept[0], kept[2]], (batch, tokens, heads, width), q.dtype)
-    return (y, *kept)
+    return (
+        t.op(f"{label}.join", "copy", [kept[0], kept[2]], (batch, tokens, heads, width), q.dtype),
+        *kept,
+    )
 
 
 def _gathered(t: Tape, run: Run, pair: tuple[Value, Value], label: str) -> list[Value]:
@@ -372,8 +374,7 @@ def _attended(
     kernel = AttentionKernel(
         run.attention, causal=True, drops=drops, window=window, library=run.attention_kernel
     )
-    again = run.recompute_attention
-    return attention(t, q, k, v, kernel, shared.mask, extra=extra, again=again)
+    return attention(t, q, k, v, kernel, shared.mask, extra=extra, again=run.recompute_attention)
 
 
 def _turned(

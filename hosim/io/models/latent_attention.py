@@ -210,8 +210,9 @@ def _absorbed(
         batch, heads, tokens, rank + q_turn.shape[-1]
     )
     if cache is not None:
-        values = keys.view(*keys.shape[:-1], rank)
-        y = attention(t, q, keys, values, AttentionKernel(causal=True), extra=extra)
+        y = attention(
+            t, q, keys, keys.view(*keys.shape[:-1], rank), AttentionKernel(causal=True), extra=extra
+        )
     else:
         y = sparse_attention(t, run, q, (latent, k_turn), make_blocks(t, config, run), rank)
     half = replace(up, shape=(heads, wide, rank))
@@ -246,8 +247,9 @@ def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: P
     q = projected(t, run, "q_b_proj", latent, heads * width).view(batch, tokens, heads, width)
     with t.scope("q_b_norm"):
         q = rms_norm(t, q, None, fused=True).view(batch, heads, tokens, width)
-    made = projected(t, run, "kv_proj", x, width)
-    kv = weighted_norm(t, run, "kv_norm", made, fused=True).view(batch, 1, tokens, width)
+    kv = weighted_norm(t, run, "kv_norm", projected(t, run, "kv_proj", x, width), fused=True).view(
+        batch, 1, tokens, width
+    )
     assert shared.turns is not None
     q, kv = [
         rotated(t, y, *shared.turns, fused=True, label=f"rope_{name}")

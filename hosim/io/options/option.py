@@ -78,8 +78,7 @@ class Option:
             return flag(value, self.name)
         if self.of is int:
             least = -1 if self.least is None else int(self.least)
-            most = LARGEST if self.most is None else int(self.most)
-            return whole(value, self.name, least, most)
+            return whole(value, self.name, least, LARGEST if self.most is None else int(self.most))
         if self.of is float:
             return real(value, self.name)
         if self.of is Path:

@@ -20,38 +20,37 @@ def _shown(data: Any) -> str:
     )
 
 
+def _checked(data: Any, is_valid: bool, expected: str, where: str) -> Any:
+    if not is_valid:
+        raise InputError(f"expected {expected}, got {_shown(data)}", where=where)
+    return data
+
+
 def whole(data: Any, where: str) -> int:
     """``data``, if it is an integer of 64 bits."""
-    if not isinstance(data, int) or isinstance(data, bool) or not -LARGEST - 1 <= data <= LARGEST:
-        raise InputError(f"expected an integer of 64 bits, got {_shown(data)}", where=where)
-    return data
+    fits = type(data) is int and -LARGEST - 1 <= data <= LARGEST
+    return int(_checked(data, fits, "an integer of 64 bits", where))
 
 
 def number(data: Any, where: str) -> float:
     """``data`` as a float; torch writes the infinite ones as words."""
-    if data in ("Infinity", "-Infinity", "NaN"):
-        return float(data)
     if isinstance(data, int):
         return float(whole(data, where))
-    if not isinstance(data, float):
-        raise InputError(f"expected a number, got {_shown(data)}", where=where)
-    return data
+    known = isinstance(data, float) or data in ("Infinity", "-Infinity", "NaN")
+    return float(_checked(data, known, "a number", where))
 
 
 def flag(data: Any, where: str) -> bool:
     """``data``, if it is true or false."""
-    if not isinstance(data, bool):
-        raise InputError(f"expected true or false, got {_shown(data)}", where=where)
-    return data
+    return bool(_checked(data, isinstance(data, bool), "true or false", where))
 
 
 def text(data: Any, where: str, *, any_length: bool = False) -> str:
     """``data``, if it is text, and no longer than a name."""
-    if not isinstance(data, str):
-        raise InputError(f"expected text, got {_shown(data)}", where=where)
+    found = str(_checked(data, isinstance(data, str), "text", where))
     if not any_length:
-        within("name_length", len(data), where=where)
-    return data
+        within("name_length", len(found), where=where)
+    return found
 
 
 def texts(data: Any, where: str) -> None:
@@ -62,23 +61,18 @@ def texts(data: Any, where: str) -> None:
 
 def word(data: Any, where: str) -> str:
     """The name of a value. It must be a word: torch writes Python code with it."""
-    if not isinstance(data, str) or not data.isidentifier():
-        raise InputError(f"expected the name of a value, got {_shown(data)}", where=where)
-    return text(data, where)
+    is_word = isinstance(data, str) and data.isidentifier()
+    return text(_checked(data, is_word, "the name of a value", where), where)
 
 
 def items(data: Any, where: str) -> Sequence[Any]:
     """``data``, if it is a list."""
-    if not isinstance(data, list):
-        raise InputError(f"expected a list, got {_shown(data)}", where=where)
-    return data
+    return list(_checked(data, isinstance(data, list), "a list", where))
 
 
 def mapping(data: Any, where: str) -> dict[str, Any]:
     """``data``, if it is an object."""
-    if not isinstance(data, dict):
-        raise InputError(f"expected an object, got {_shown(data)}", where=where)
-    return data
+    return dict(_checked(data, isinstance(data, dict), "an object", where))
 
 
 def fields(

@@ -129,8 +129,7 @@ def _program(model: Any, held: Mapping[str, Pt2Payload]) -> Pt2Program:
         ("graph_module", "opset_version", "range_constraints", "schema_version"),
         ("verifiers", "torch_version", "guards_code"),
     )
-    version = fields(keys["schema_version"], "schema_version", ("major", "minor"))
-    if version["major"] != _SCHEMA:
+    if fields(keys["schema_version"], "schema_version", ("major", "minor"))["major"] != _SCHEMA:
         raise InputError(
             f"expected schema {_SCHEMA}, got another; write it again with torch 2.13",
             where="schema_version",
@@ -213,8 +212,9 @@ def _input(data: Any, where: str) -> Pt2Input:
         )
     key, role = _HELD[kind]
     keys = fields(value, where, ("arg", key), ("persistent",) if kind == "buffer" else ())
-    arg = fields(keys["arg"], where, ("name",))
-    return Pt2Input(role, word(arg["name"], where), text(keys[key], where))
+    return Pt2Input(
+        role, word(fields(keys["arg"], where, ("name",))["name"], where), text(keys[key], where)
+    )
 
 
 def _update(data: Any, where: str) -> tuple[str, str] | None:
