@@ -221,9 +221,10 @@ def rotated(
 ) -> Value:
     """Rotary positions on ``x``; ``cos`` and ``sin`` have no gradient, and only they are kept."""
     if fused:
-        y = t.op(label, "elementwise", [x, cos, sin], x.shape)
-        t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape)))
-        return y
+        return t.note(
+            t.op(label, "elementwise", [x, cos, sin], x.shape),
+            lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape)),
+        )
     half = (*x.shape[:-1], x.shape[-1] // 2)
     along = t.op(f"{label}.mul_cos", "elementwise", [x, cos], x.shape)
     minus = t.op(f"{label}.neg", "elementwise", [x], half, accessed=x.size)

@@ -152,15 +152,11 @@ def tied(default: bool = True, *, other: str = "") -> Part:
     """Return whether the table of embeddings is the output layer; ``other``: a name that the key
     has in older files.
     """
-
-    def read(keys: Keys) -> Fields:
-        return {
-            "tie_word_embeddings": keys.flag(
-                other if other and keys.value(other) is not None else "tie_word_embeddings", default
-            )
-        }
-
-    return read
+    return lambda keys: {
+        "tie_word_embeddings": keys.flag(
+            other if other and keys.value(other) is not None else "tie_word_embeddings", default
+        )
+    }
 
 
 def activation(key: str, default: str) -> Part:
@@ -180,11 +176,7 @@ def only(**expected: object) -> Part:
 
 def normed_heads(key: str = "", *, default: bool = True, over: str = "head") -> Part:
     """Norms of queries and keys, if ``key`` says so."""
-
-    def read(keys: Keys) -> Fields:
-        return {"qk_norm": keys.flag(key, default) if key else True, "qk_norm_over": over}
-
-    return read
+    return lambda keys: {"qk_norm": keys.flag(key, default) if key else True, "qk_norm_over": over}
 
 
 def every_nth_full(default: int, *, bare: bool = False, window: int = 0) -> Part:
@@ -474,17 +466,13 @@ def shared_wide(key: str, default: int = 0, *, gated: bool = False) -> Part:
 
 def delta(heads: tuple[int, int] = (16, 32), widths: tuple[int, int] = (128, 128)) -> Part:
     """The sizes of gated delta nets; those of keys and of values where the config does not say."""
-
-    def read(keys: Keys) -> Fields:
-        return {
-            "state_groups": keys.size("linear_num_key_heads", heads[0]),
-            "state_heads": keys.size("linear_num_value_heads", heads[1]),
-            "state_size": keys.size("linear_key_head_dim", widths[0]),
-            "state_head_dim": keys.size("linear_value_head_dim", widths[1]),
-            "conv_kernel": keys.size("linear_conv_kernel_dim", 4),
-        }
-
-    return read
+    return lambda keys: {
+        "state_groups": keys.size("linear_num_key_heads", heads[0]),
+        "state_heads": keys.size("linear_num_value_heads", heads[1]),
+        "state_size": keys.size("linear_key_head_dim", widths[0]),
+        "state_head_dim": keys.size("linear_value_head_dim", widths[1]),
+        "conv_kernel": keys.size("linear_conv_kernel_dim", 4),
+    }
 
 
 def mamba2(*, inner: str = "") -> Part:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hosim.io.models.config import Run, layers_of
 from hosim.io.models.dense import (
     attended,
+    convolution,
     dense,
     gelu,
     gelu_new,
@@ -67,31 +68,7 @@ def patches(t: Tape, run: Run, name: str, image: Value, patch: int, width: int) 
     batch, channels, side, _ = image.shape
     tokens, narrow = (side // patch) ** 2, channels * patch * patch
     with t.scope(name):
-        weight, bias = (
-            t.parameter("weight", (width, narrow), run.dtype),
-            t.parameter("bias", (width,), run.dtype),
-        )
-        flops = 2 * batch * tokens * narrow * width
-        y = t.op(
-            "conv2d", "convolution", [image, weight, bias], (batch, tokens, width), flops=flops
-        )
-
-        def gradient(g: Value) -> None:
-            t.give(
-                weight,
-                t.op(
-                    "conv2d.grad_weight",
-                    "convolution",
-                    [g, image],
-                    weight.shape,
-                    flops=flops,
-                    gradient_of=weight,
-                ),
-            )
-            t.give(bias, t.op("conv2d.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
-
-        t.note(y, gradient)
-    return y
+        return convolution(t, run, "conv2d", image, (width, narrow), (batch, tokens, width))
 
 
 def vit(t: Tape, config: Vit, run: Run) -> Value:

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.importers.torch_programs.pt2_fields import (
+from hosim.io.importers.torch_programs.pt2_text import (
+    check_expression,
     fields,
     flag,
     items,
     mapping,
     number,
     only,
+    symbol_of,
     text,
     whole,
     word,
 )
-from hosim.io.importers.torch_programs.pt2_text import check_expression, symbol_of
 from hosim.limits import within
 
 TARGET = re.compile(

@@ -12,7 +12,16 @@ from typing import Any
 from hosim.base.files import content_of
 from hosim.errors import InputError
 from hosim.io.importers.torch_programs.pt2_archive import CONSTANTS, MODEL, WEIGHTS, Pt2Archive
-from hosim.io.importers.torch_programs.pt2_fields import (
+from hosim.io.importers.torch_programs.pt2_graph import (
+    Pt2Graph,
+    Pt2Tensor,
+    Pt2Value,
+    read_argument,
+    read_graph,
+    read_tensor,
+)
+from hosim.io.importers.torch_programs.pt2_text import (
+    check_containers,
     fields,
     flag,
     items,
@@ -23,15 +32,6 @@ from hosim.io.importers.torch_programs.pt2_fields import (
     whole,
     word,
 )
-from hosim.io.importers.torch_programs.pt2_graph import (
-    Pt2Graph,
-    Pt2Tensor,
-    Pt2Value,
-    read_argument,
-    read_graph,
-    read_tensor,
-)
-from hosim.io.importers.torch_programs.pt2_text import check_containers
 
 _SCHEMA = 8
 
