@@ -191,6 +191,9 @@ GATED: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
 """By ``model_type``."""
 
 
+# -- families of known parts -----------------------------------------------------------------------
+
+
 Reader = Callable[[Keys], Decoder]
 _POST: Mapping[str, Any] = MappingProxyType({"pre_norms": False, "post_norms": True})
 """Norms of what attention and MLP add, and no others (OLMo-2)."""

@@ -147,6 +147,9 @@ def _choices(tensor: str) -> list[tuple[str, ...]]:
     ]
 
 
+# -- weights of files ------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class GgufType:
     """``block`` elements of a row are ``size`` bytes together."""

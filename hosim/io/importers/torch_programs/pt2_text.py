@@ -114,6 +114,9 @@ def only(data: Any, where: str) -> tuple[str, Any]:
     return next(iter(found.items()))
 
 
+# -- size expressions ------------------------------------------------------------------------------
+
+
 _FUNCTIONS = frozenset(
     # as sympy writes them
     (
