@@ -309,11 +309,11 @@ def _beside_sizes(keys: Keys) -> None:
     read.
     """
     keys.dtype()
-    if "per_layer_config" not in keys.read and keys.value("per_layer_config"):
-        raise keys.refusal(
-            "per_layer_config",
-            "expected none: of this model_type the builder has no layers with sizes of their own",
-        )
+    keys.refuse(
+        "per_layer_config",
+        "per_layer_config" not in keys.read and keys.value("per_layer_config"),
+        "expected none: of this model_type the builder has no layers with sizes of their own",
+    )
     stated_bytes(keys)
     stored_weights(keys)
 

@@ -104,13 +104,17 @@ def named_layers(
     listed = keys.value(key)
     if listed is None:
         return [known[usual(n)] for n in range(layers)]
-    if not isinstance(listed, list) or len(listed) < layers:
-        raise keys.refusal(key, f"expected a list of {layers} kinds of layers, got {listed!r}")
+    keys.refuse(
+        key,
+        not isinstance(listed, list) or len(listed) < layers,
+        f"expected a list of {layers} kinds of layers, got {listed!r}",
+    )
     for name in listed[:layers]:
-        if not isinstance(name, str) or name not in known:
-            raise keys.refusal(
-                key, f"the builder knows {' or '.join(map(repr, known))} only, got {name!r}"
-            )
+        keys.refuse(
+            key,
+            not isinstance(name, str) or name not in known,
+            f"the builder knows {' or '.join(map(repr, known))} only, got {name!r}",
+        )
     return [known[name] for name in listed[:layers]]
 
 
@@ -297,12 +301,13 @@ def bare_layers(keys: Keys) -> Fields:
     """
     count, step = count_of_layers(keys), keys.size("no_rope_layer_interval", 4)
     listed = keys.value("no_rope_layers") or [int((n + 1) % step != 0) for n in range(count)]
-    if (
+    keys.refuse(
+        "no_rope_layers",
         not isinstance(listed, list)
         or len(listed) < count
-        or not all([type(each) in (int, bool) for each in listed])
-    ):
-        raise keys.refusal("no_rope_layers", f"expected a list of {count} numbers, got {listed!r}")
+        or not all([type(each) in (int, bool) for each in listed]),
+        f"expected a list of {count} numbers, got {listed!r}",
+    )
     return {LAYERS: [{} if has else {"positions": "none"} for has in listed[:count]]}
 
 
@@ -384,12 +389,12 @@ def mixture(
         how: Fields = {"router": scores, "router_correction": added}
         if grouped:
             how["n_group"] = keys.either("n_group", "num_expert_group", default=1)
-        if sizes["num_experts_per_tok"] > sizes["num_experts"]:
-            raise keys.refusal(
-                "num_experts_per_tok",
-                f"expected at most the {sizes['num_experts']} experts, got "
-                f"{sizes['num_experts_per_tok']}",
-            )
+        keys.refuse(
+            "num_experts_per_tok",
+            sizes["num_experts_per_tok"] > sizes["num_experts"],
+            f"expected at most the {sizes['num_experts']} experts, got "
+            f"{sizes['num_experts_per_tok']}",
+        )
         return {
             **sizes,
             **how,
@@ -486,11 +491,11 @@ def mamba2(*, inner: str = "") -> Part:
         wide = keys.size(inner, wide) if inner else wide
         given = keys.value("mamba_d_head")
         width = wide // heads if given in (None, "auto") else keys.size("mamba_d_head")
-        if width * heads != wide:
-            raise keys.refusal(
-                "mamba_d_head",
-                f"expected {heads} heads to be {wide} wide together, got {width} each",
-            )
+        keys.refuse(
+            "mamba_d_head",
+            width * heads != wide,
+            f"expected {heads} heads to be {wide} wide together, got {width} each",
+        )
         return {
             "state_heads": heads,
             "state_head_dim": width,

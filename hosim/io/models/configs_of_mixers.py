@@ -76,14 +76,18 @@ def _nemotron_h(keys: Keys) -> Fields:
         else "hybrid_override_pattern"
     )
     given = keys.value(key)
-    if not isinstance(given, str | list) or not given:
-        raise keys.refusal(key, f"expected the kinds of the layers, got {given!r}")
+    keys.refuse(
+        key,
+        not isinstance(given, str | list) or not given,
+        f"expected the kinds of the layers, got {given!r}",
+    )
     names = [_LETTERS.get(letter, letter) for letter in given] if isinstance(given, str) else given
     for name in names:
-        if name not in _BLOCKS:
-            raise keys.refusal(
-                key, f"the builder knows {', '.join(map(repr, _BLOCKS))} only, got {name!r}"
-            )
+        keys.refuse(
+            key,
+            name not in _BLOCKS,
+            f"the builder knows {', '.join(map(repr, _BLOCKS))} only, got {name!r}",
+        )
     router = mixture(scores="sigmoid", added="buffer", grouped=True)(keys) if "moe" in names else {}
     return {
         **router,
@@ -109,10 +113,11 @@ def _mamba2_alone(keys: Keys) -> Fields:
         keys.size("head_dim", 64),
         keys.size("expand", 2) * keys.size("hidden_size"),
     )
-    if heads * width != wide:
-        raise keys.refusal(
-            "num_heads", f"expected {width} elements each to be {wide} together, got {heads} heads"
-        )
+    keys.refuse(
+        "num_heads",
+        heads * width != wide,
+        f"expected {width} elements each to be {wide} together, got {heads} heads",
+    )
     return {
         "state_heads": heads,
         "state_head_dim": width,
@@ -384,14 +389,13 @@ def _laguna(keys: Keys) -> Fields:
     heads = (
         keys.value("num_attention_heads_per_layer") or [keys.size("num_attention_heads")] * count
     )
-    if (
+    keys.refuse(
+        "num_attention_heads_per_layer",
         not isinstance(heads, list)
         or len(heads) < count
-        or not all([type(each) is int and each > 0 for each in heads])
-    ):
-        raise keys.refusal(
-            "num_attention_heads_per_layer", f"expected {count} numbers of heads, got {heads!r}"
-        )
+        or not all([type(each) is int and each > 0 for each in heads]),
+        f"expected {count} numbers of heads, got {heads!r}",
+    )
     window = keys.size("sliding_window", 512)
     parts = {
         kind: int(width * _part(keys, kind, share))

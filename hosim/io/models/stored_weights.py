@@ -307,8 +307,7 @@ def stored_weights(keys: Keys) -> StoredWeights | None:
     said = keys.value(GGUF)
     if said is None:
         return None
-    if not isinstance(said, Mapping):
-        raise keys.refusal(GGUF, "expected a mapping of weights by name")
+    keys.refuse(GGUF, not isinstance(said, Mapping), "expected a mapping of weights by name")
     for name, weight in said.items():
         known = (
             isinstance(weight, (list, tuple))
@@ -316,9 +315,9 @@ def stored_weights(keys: Keys) -> StoredWeights | None:
             and weight[0] in BY_NAME
             and type(weight[1]) is int
         )
-        if not known or not 0 < weight[1] <= 2**50 or weight[1] % BY_NAME[weight[0]].block:
-            raise keys.refusal(
-                f"{GGUF}.{name}",
-                "expected the type of a weight and its number of elements, in whole blocks",
-            )
+        keys.refuse(
+            f"{GGUF}.{name}",
+            not known or not 0 < weight[1] <= 2**50 or weight[1] % BY_NAME[weight[0]].block,
+            "expected the type of a weight and its number of elements, in whole blocks",
+        )
     return StoredWeights(said)
