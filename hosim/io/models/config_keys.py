@@ -108,7 +108,7 @@ class Keys:
             type(value) is not int or not least <= value <= 2**40,
             f"expected a number from {least} to 2^40, got {value!r}",
         )
-        return value
+        return int(value)
 
     def either(self, *names: str, default: object = _MISSING) -> int:
         """The size of the first key of several that is there, as older files have other names."""
@@ -127,7 +127,7 @@ class Keys:
         """True or false."""
         value = self.value(key, default)
         self.refuse(key, type(value) is not bool, f"expected true or false, got {value!r}")
-        return value
+        return bool(value)
 
     def share(self, key: str, default: float) -> float:
         """A number from 0 to 1."""

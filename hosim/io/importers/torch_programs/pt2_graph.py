@@ -235,26 +235,17 @@ def _no_op(target: str) -> str:
 def _output(data: Any, where: str) -> Any:
     """The name that an output gives its value, ``None`` for one without, or a list of such."""
     kind, value = only(data, where)
-    if kind == "as_tensor":
-        return word(fields(value, where, ("name",))["name"], where)
-    if kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
-        return _symbol_name(value, where)
-    if kind == "as_tensors":
-        return [word(fields(item, where, ("name",))["name"], where) for item in items(value, where)]
-    if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
-        return [_symbol_name(item, where) for item in items(value, where)]
-    if kind in ("as_none", "as_int", "as_float", "as_bool", "as_string"):
-        return None
-    if kind in ("as_ints", "as_floats", "as_bools", "as_strings"):
-        return [None] * len(items(value, where))
-    if kind == "as_optional_tensor":
-        return _output(value, where)
-    if kind == "as_optional_tensors":
-        return [_output(item, where) for item in items(value, where)]
-    raise InputError(
-        f"hosim does not import an output that is {kind!r}; export the program without it",
-        where=where,
-    )
+    reader = _OUTPUTS.get(kind)
+    if reader is None:
+        raise InputError(
+            f"hosim does not import an output that is {kind!r}; export the program without it",
+            where=where,
+        )
+    return reader(value, where)
+
+
+def _name(data: Any, where: str) -> str:
+    return word(fields(data, where, ("name",))["name"], where)
 
 
 def _symbol_name(data: Any, where: str) -> str | None:
@@ -275,7 +266,7 @@ def read_argument(data: Any, where: str) -> Any:
 
 
 def _reference(data: Any, where: str) -> Pt2Value:
-    return Pt2Value(word(fields(data, where, ("name",))["name"], where))
+    return Pt2Value(_name(data, where))
 
 
 def _symbolic(data: Any, where: str) -> Any:
@@ -406,3 +397,19 @@ _ARGUMENTS: Mapping[str, Callable[[Any, str], Any]] = {
 """The reader of each kind of argument. Custom objects, operators and dicts as arguments are not
 imported.
 """
+
+_OUTPUTS: Mapping[str, Callable[[Any, str], Any]] = {
+    "as_tensor": _name,
+    "as_tensors": _each(_name),
+    **dict.fromkeys(("as_sym_int", "as_sym_float", "as_sym_bool"), _symbol_name),
+    **dict.fromkeys(("as_sym_ints", "as_sym_floats", "as_sym_bools"), _each(_symbol_name)),
+    **dict.fromkeys(
+        ("as_none", "as_int", "as_float", "as_bool", "as_string"), lambda data, where: None
+    ),
+    **dict.fromkeys(
+        ("as_ints", "as_floats", "as_bools", "as_strings"), _each(lambda item, where: None)
+    ),
+    "as_optional_tensor": _output,
+    "as_optional_tensors": _each(_output),
+}
+"""The reader of each kind of output."""
