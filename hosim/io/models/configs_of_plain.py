@@ -7,10 +7,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from hosim.io.models.config import Decoder, Layered
+from hosim.io.models.config import Decoder, Gpt2, Layered
 from hosim.io.models.config_keys import Keys, all_biases
 from hosim.io.models.config_parts import kinds_of, share_turned
-from hosim.io.models.gpt2 import Gpt2
 
 
 def _opt(keys: Keys) -> Decoder:
