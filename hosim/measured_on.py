@@ -33,7 +33,7 @@ _OTHER_DEVICES = frozenset(("laptop", "mobile", "pcie", "nvl", "ti", "super", "d
 
 _MEMORY = re.compile(r"\d+gb?")
 _HOST_MEMORY = frozenset(("480gb", "480g"))
-"""What a GH200 says of its memory is its host's."""
+"""The memory that a GH200 names is its host's."""
 
 
 def named_profiles(

@@ -44,8 +44,8 @@ _LOADERS: Mapping[str, Callable[[Path], Graph]] = {
     "config.json of transformers": lambda path: importers.import_model_config(path),
     "GGUF": lambda path: importers.import_model_config(path),
 }
-"""What loads the others of the core. The attributes of a room are imported when they are first
-used.
+"""The loader of each other format of the core. The attributes of a room are
+imported when they are first used.
 """
 
 

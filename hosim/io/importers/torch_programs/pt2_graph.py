@@ -33,8 +33,8 @@ TARGET = re.compile(
     r"|torch\.ops\.higher_order\.[a-z_]+|torch\.sym_[a-z]+|_operator\.[a-z_]+|math\.[a-z]+",
     re.ASCII,
 )
-"""What a node may call: a registered op of these libraries, arithmetic on sizes, or an op around a
-subgraph.
+"""The targets that a node may call: a registered op of these libraries, arithmetic on sizes, or an
+op around a subgraph.
 """
 
 
