@@ -367,7 +367,7 @@ class _Recomputing:
         )
 
     def _new(self, tensor: Tensor) -> Tensor:
-        """What an op that runs again makes in place of such a tensor."""
+        """The tensor that an op that runs again makes in place of such a one."""
         kind = "activation" if tensor.survives else tensor.kind
         return Tensor(tensor.name, tensor.size_bytes, kind, None, False)
 

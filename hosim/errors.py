@@ -96,8 +96,8 @@ Rule = tuple[str, object, str]
 """The path of what a rule is about, whether it is broken, and what to say then."""
 
 
-def refuse(rules: Iterable[Rule], *, source: str | None = None) -> None:
-    """Raise :class:`InputError` for the first of ``rules`` that is broken.
+def refuse(rules: Iterable[Rule], error: Callable[..., HosimError] = InputError) -> None:
+    """Raise :class:`InputError`, or another ``error``, for the first of ``rules`` that is broken.
 
     >>> refuse([("zero", 4 > 3, "expected a stage from 0 to 3, got 4")])
     Traceback (most recent call last):
@@ -105,7 +105,7 @@ def refuse(rules: Iterable[Rule], *, source: str | None = None) -> None:
     """
     for where, broken, why in rules:
         if broken:
-            raise InputError(why, source=source, where=where)
+            raise error(why, where=where)
 
 
 def expect(

@@ -361,8 +361,9 @@ class GraphBuilder:
             code, made = len(so_far.alike), Tensor(name, size_bytes, kind, home, persistent, of)
         position = len(so_far.codes)
         if so_far.positions.setdefault(name, position) != position:
-            where = f"tensors[{position}].name"
-            raise GraphError(f"tensor name {name!r} is listed twice", where=where)
+            raise GraphError(
+                f"tensor name {name!r} is listed twice", where=f"tensors[{position}].name"
+            )
         if made is not None:
             so_far.new(key, made)
         so_far.codes.append(code)
@@ -456,8 +457,7 @@ class GraphBuilder:
                 code, made = len(so_far.alike), _new_op(name, row, named[start:], ends, more)
             position = len(so_far.codes)
             if so_far.positions.setdefault(name, position) != position:
-                where = f"ops[{position}].name"
-                raise GraphError(f"op name {name!r} is listed twice", where=where)
+                raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{position}].name")
         except BaseException as error:
             listed, given = (read, written, mutated, awaited), (inputs, outputs, mutates, deps)
             raise self._refused(error, start, listed, given) from None

@@ -6,7 +6,7 @@ Units are bytes, bytes per second, nanoseconds and FLOP per second throughout;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -17,7 +17,7 @@ from hosim.base.in_cells import InCells
 from hosim.base.whole_numbers import keep_whole, not_whole, whole
 from hosim.data.field_kinds import keep_kinds
 from hosim.data.runtime import Runtime
-from hosim.errors import HardwareError
+from hosim.errors import HardwareError, Rule, refuse
 from hosim.graph import KINDS
 from hosim.limits import limit, refusal
 from hosim.plain_text import counted, named, printable, shown
@@ -539,6 +539,11 @@ def _seconds(channel: Channel, size_bytes: int) -> Fraction:
     return seconds + Fraction(size_bytes - size, channel.bandwidth_bytes_per_s)
 
 
+def _refuse(rules: Iterable[Rule]) -> None:
+    """Raise :class:`HardwareError` for the first of ``rules`` that is broken."""
+    refuse(rules, HardwareError)
+
+
 def _check(hardware: Hardware) -> None:
     """Raise :class:`HardwareError` at the first contradiction, with its path as in the file
     format.
@@ -546,17 +551,22 @@ def _check(hardware: Hardware) -> None:
     tiers = _check_tiers(hardware)
     channels = _check_channels(hardware, tiers)
     _check_fabrics(hardware, channels)
-    if hardware.devices < 1:
-        raise HardwareError("expected at least 1 device", where="devices")
-    if hardware.devices > limit("devices"):
-        raise HardwareError(refusal("devices", hardware.devices).message, where="devices")
-    if hardware.devices_per_host is not None and hardware.devices_per_host < 1:
-        raise HardwareError("expected at least 1 device on a host", where="devices_per_host")
-    if hardware.chunk_bytes < 1:
-        raise HardwareError("expected chunks of at least 1 B", where="chunk")
+    most, per_host = limit("devices"), hardware.devices_per_host
+    _refuse(
+        (
+            ("devices", hardware.devices < 1, "expected at least 1 device"),
+            ("devices", hardware.devices > most, refusal("devices", hardware.devices).message),
+            (
+                "devices_per_host",
+                per_host is not None and per_host < 1,
+                "expected at least 1 device on a host",
+            ),
+            ("chunk", hardware.chunk_bytes < 1, "expected chunks of at least 1 B"),
+        )
+    )
     _check_compute(hardware.compute, "compute")
-    if hardware.inspect_ns < 0:
-        raise HardwareError("expected an inspection time of at least 0 ns", where="runtime.inspect")
+    inspects = "expected an inspection time of at least 0 ns"
+    _refuse([("runtime.inspect", hardware.inspect_ns < 0, inspects)])
 
 
 def _check_tiers(hardware: Hardware) -> set[str]:
@@ -564,58 +574,55 @@ def _check_tiers(hardware: Hardware) -> set[str]:
     tiers: set[str] = set()
     for tier in hardware.tiers:
         where = f"tiers.{tier.name}"
-        if tier.name in tiers:
-            raise HardwareError("tier is listed twice", where=where)
+        _refuse([(where, tier.name in tiers, "tier is listed twice")])
         tiers.add(tier.name)
-        _check_tier(tier, where, tier.name == hardware.device_tier)
-    if hardware.device_tier not in tiers:
-        known = ", ".join(sorted(tiers)) or "none"
-        raise HardwareError(
-            f"no tier {hardware.device_tier!r} (tiers: {known})", where="device_tier"
-        )
+        _refuse(_of_tier(tier, where, tier.name == hardware.device_tier))
+        if tier.compute is not None:
+            _check_compute(tier.compute, f"{where}.compute")
+    device, known = hardware.device_tier, ", ".join(sorted(tiers)) or "none"
+    _refuse([("device_tier", device not in tiers, f"no tier {device!r} (tiers: {known})")])
     return tiers
 
 
-def _check_tier(tier: Tier, where: str, is_device: bool) -> None:
-    if tier.scope not in SCOPES:
-        raise HardwareError(
-            f"unknown scope {tier.scope!r}; expected one of {', '.join(SCOPES)}",
-            where=f"{where}.scope",
-        )
-    if tier.capacity_bytes <= 0:
-        raise HardwareError("expected a capacity above 0 B", where=f"{where}.capacity")
-    if tier.bandwidth_bytes_per_s <= 0:
-        raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
-    for j, kind in enumerate(tier.pageable):
-        if kind not in KINDS:
-            raise HardwareError(
-                f"unknown kind of tensor {kind!r}; expected one of {', '.join(KINDS)}",
-                where=f"{where}.pageable[{j}]",
-            )
-    if tier.pin_ns < 0:
-        raise HardwareError("expected a time of at least 0 ns", where=f"{where}.pin.time")
-    if is_device and (tier.pageable or tier.pin_ns):
-        label = "pageable" if tier.pageable else "pin"
-        raise HardwareError(
+def _of_tier(tier: Tier, where: str, is_device: bool) -> Sequence[Rule]:
+    return (
+        (f"{where}.scope", tier.scope not in SCOPES, _unknown("scope", tier.scope, SCOPES)),
+        (f"{where}.capacity", tier.capacity_bytes <= 0, "expected a capacity above 0 B"),
+        (
+            f"{where}.bandwidth",
+            tier.bandwidth_bytes_per_s <= 0,
+            "expected a bandwidth above 0 B/s",
+        ),
+        *[
+            (f"{where}.pageable[{j}]", kind not in KINDS, _unknown("kind of tensor", kind, KINDS))
+            for j, kind in enumerate(tier.pageable)
+        ],
+        (f"{where}.pin.time", tier.pin_ns < 0, "expected a time of at least 0 ns"),
+        (
+            f"{where}.{'pageable' if tier.pageable else 'pin'}",
+            is_device and (tier.pageable or tier.pin_ns),
             "host memory is pageable or pinned, the device tier is not",
-            where=f"{where}.{label}",
-        )
-    if is_device and not tier.dma:
-        raise HardwareError(
-            "it is the tier below that has no DMA: say it of that one", where=f"{where}.dma"
-        )
-    if tier.compute is not None:
-        if is_device:
-            raise HardwareError(
-                "the processor of the device tier is the compute of the profile",
-                where=f"{where}.compute",
-            )
-        if tier.compute.processor is not None:
-            raise HardwareError(
-                "times of kernels are those of the device alone",
-                where=f"{where}.compute.processor",
-            )
-        _check_compute(tier.compute, f"{where}.compute")
+        ),
+        (
+            f"{where}.dma",
+            is_device and not tier.dma,
+            "it is the tier below that has no DMA: say it of that one",
+        ),
+        (
+            f"{where}.compute",
+            is_device and tier.compute is not None,
+            "the processor of the device tier is the compute of the profile",
+        ),
+        (
+            f"{where}.compute.processor",
+            tier.compute is not None and tier.compute.processor is not None,
+            "times of kernels are those of the device alone",
+        ),
+    )
+
+
+def _unknown(what: str, name: str, known: Sequence[str]) -> str:
+    return f"unknown {what} {name!r}; expected one of {', '.join(known)}"
 
 
 def _check_channels(hardware: Hardware, tiers: set[str]) -> set[str]:
@@ -623,38 +630,50 @@ def _check_channels(hardware: Hardware, tiers: set[str]) -> set[str]:
     channels: set[str] = set()
     for channel in hardware.channels:
         where = f"channels.{channel.name}"
-        if channel.name in channels:
-            raise HardwareError("channel is listed twice", where=where)
+        _refuse([(where, channel.name in channels, "channel is listed twice")])
         channels.add(channel.name)
-        for label, end in (("from", channel.source), ("to", channel.destination)):
-            if end not in tiers:
-                raise HardwareError(
-                    f"no tier {end!r} (tiers: {', '.join(sorted(tiers))})", where=f"{where}.{label}"
-                )
-        if channel.source == channel.destination:
-            raise HardwareError("a channel joins two different tiers", where=f"{where}.to")
-        if channel.bandwidth_bytes_per_s <= 0:
-            raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
-        if channel.latency_ns < 0:
-            raise HardwareError("expected a latency of at least 0 ns", where=f"{where}.latency")
-        if channel.engines < 1:
-            raise HardwareError("expected at least 1 engine", where=f"{where}.engines")
-        if channel.spread is not None and not 0 <= channel.spread <= 10:
-            raise HardwareError("expected a spread from 0 to 10", where=f"{where}.spread")
-        for label, message in _uneven(channel):
-            raise HardwareError(message, where=f"{where}.{label}")
+        _refuse(_of_channel(channel, where, tiers))
     for channel in hardware.channels:
+        known = ", ".join(sorted(channels - {channel.name})) or "none"
         for other, bandwidth in channel.beside:
             where = f"channels.{channel.name}.beside.{other}"
-            if other not in channels or other == channel.name:
-                known = ", ".join(sorted(channels - {channel.name})) or "none"
-                raise HardwareError(f"expected another channel (channels: {known})", where=where)
-            if not 0 < bandwidth <= channel.bandwidth_bytes_per_s:
-                raise HardwareError(
-                    "expected a bandwidth above 0 B/s and at most the channel's", where=where
+            is_another = other in channels and other != channel.name
+            _refuse(
+                (
+                    (where, not is_another, f"expected another channel (channels: {known})"),
+                    (
+                        where,
+                        not 0 < bandwidth <= channel.bandwidth_bytes_per_s,
+                        "expected a bandwidth above 0 B/s and at most the channel's",
+                    ),
                 )
+            )
     _check_queues(hardware)
     return channels
+
+
+def _of_channel(channel: Channel, where: str, tiers: set[str]) -> Sequence[Rule]:
+    known, own = ", ".join(sorted(tiers)), channel.bandwidth_bytes_per_s
+    return (
+        *[
+            (f"{where}.{label}", end not in tiers, f"no tier {end!r} (tiers: {known})")
+            for label, end in (("from", channel.source), ("to", channel.destination))
+        ],
+        (
+            f"{where}.to",
+            channel.source == channel.destination,
+            "a channel joins two different tiers",
+        ),
+        (f"{where}.bandwidth", own <= 0, "expected a bandwidth above 0 B/s"),
+        (f"{where}.latency", channel.latency_ns < 0, "expected a latency of at least 0 ns"),
+        (f"{where}.engines", channel.engines < 1, "expected at least 1 engine"),
+        (
+            f"{where}.spread",
+            channel.spread is not None and not 0 <= channel.spread <= 10,
+            "expected a spread from 0 to 10",
+        ),
+        *[(f"{where}.{label}", True, message) for label, message in _uneven(channel)],
+    )
 
 
 def _check_queues(hardware: Hardware) -> None:
@@ -672,71 +691,97 @@ def _check_queues(hardware: Hardware) -> None:
 
 def _check_fabrics(hardware: Hardware, channels: set[str]) -> None:
     for fabric in hardware.fabrics:
-        where = f"fabrics.{fabric.name}"
-        if fabric.bandwidth_bytes_per_s <= 0:
-            raise HardwareError("expected a bandwidth above 0 B/s", where=f"{where}.bandwidth")
-        if not 0 <= fabric.collectives <= _MOST_CROSSINGS:
-            raise HardwareError(
-                f"expected a number from 0 to {_MOST_CROSSINGS}, got {fabric.collectives}",
-                where=f"{where}.collectives",
+        _refuse(_of_fabric(fabric, f"fabrics.{fabric.name}", channels))
+    names = {fabric.name for fabric in hardware.fabrics}
+    _refuse([("fabrics", len(names) != len(hardware.fabrics), "a fabric is listed twice")])
+
+
+def _of_fabric(fabric: Fabric, where: str, channels: set[str]) -> Sequence[Rule]:
+    known = ", ".join(sorted(channels)) or "none"
+    return (
+        (
+            f"{where}.bandwidth",
+            fabric.bandwidth_bytes_per_s <= 0,
+            "expected a bandwidth above 0 B/s",
+        ),
+        (
+            f"{where}.collectives",
+            not 0 <= fabric.collectives <= _MOST_CROSSINGS,
+            f"expected a number from 0 to {_MOST_CROSSINGS}, got {fabric.collectives}",
+        ),
+        (f"{where}.scope", fabric.scope not in SCOPES, _unknown("scope", fabric.scope, SCOPES)),
+        *[
+            (
+                f"{where}.channels[{j}]",
+                member not in channels,
+                f"no channel {member!r} (channels: {known})",
             )
-        if fabric.scope not in SCOPES:
-            raise HardwareError(
-                f"unknown scope {fabric.scope!r}; expected one of {', '.join(SCOPES)}",
-                where=f"{where}.scope",
-            )
-        for j, member in enumerate(fabric.channels):
-            if member not in channels:
-                known = ", ".join(sorted(channels)) or "none"
-                raise HardwareError(
-                    f"no channel {member!r} (channels: {known})", where=f"{where}.channels[{j}]"
-                )
-        if len(set(fabric.channels)) != len(fabric.channels):
-            raise HardwareError("a channel is listed twice", where=f"{where}.channels")
-    if len({fabric.name for fabric in hardware.fabrics}) != len(hardware.fabrics):
-        raise HardwareError("a fabric is listed twice", where="fabrics")
+            for j, member in enumerate(fabric.channels)
+        ],
+        (
+            f"{where}.channels",
+            len(set(fabric.channels)) != len(fabric.channels),
+            "a channel is listed twice",
+        ),
+    )
 
 
 def _check_compute(compute: Compute, where: str) -> None:
     """Raise :class:`HardwareError` for what contradicts itself in a processor; ``where`` is its
     path in the file.
     """
-    for dtype, peak in compute.peak_flops.items():
-        if peak <= 0:
-            raise HardwareError("expected a peak above 0 FLOP/s", where=f"{where}.peak.{dtype}")
-    if not 0 < compute.efficiency <= 1:
-        raise HardwareError(
-            f"expected an efficiency above 0 and at most 1, got {compute.efficiency}",
-            where=f"{where}.efficiency",
-        )
-    for kind, fractions in compute.efficiency_of.items():
-        for dtype, fraction in fractions.items():
-            if not 0 < fraction <= 1:
-                path = f"{where}.efficiency_of.{kind}.{dtype}"
-                raise HardwareError(
-                    f"expected an efficiency above 0 and at most 1, got {fraction}", where=path
+    own = compute.processor
+    share = "expected an efficiency above 0 and at most 1, got"
+    _refuse(
+        (
+            *[
+                (f"{where}.peak.{dtype}", peak <= 0, "expected a peak above 0 FLOP/s")
+                for dtype, peak in compute.peak_flops.items()
+            ],
+            (
+                f"{where}.efficiency",
+                not 0 < compute.efficiency <= 1,
+                f"{share} {compute.efficiency}",
+            ),
+            *[
+                (
+                    f"{where}.efficiency_of.{kind}.{dtype}",
+                    not 0 < fraction <= 1,
+                    f"{share} {fraction}",
                 )
-    if compute.processor is not None:
-        for label, figure in (
-            ("multiprocessors", compute.processor.multiprocessors),
-            ("clock", compute.processor.clock_hz),
-        ):
-            if figure < 1:
-                raise HardwareError("expected a figure above 0", where=f"{where}.processor.{label}")
-        if compute.processor.sustained_hz > compute.processor.clock_hz:
-            raise HardwareError(
-                "expected at most the clock that the peaks are stated for",
-                where=f"{where}.processor.sustained",
-            )
-        if min(compute.processor.best_flops.values(), default=1) < 1:
-            raise HardwareError("expected more than 0 FLOP/s", where=f"{where}.processor.best")
-    elif compute.kernels or compute.tables:
-        raise HardwareError(
-            "times of kernels need the vendor's figures: multiprocessors and clock",
-            where=f"{where}.processor",
+                for kind, fractions in compute.efficiency_of.items()
+                for dtype, fraction in fractions.items()
+            ],
+            *(() if own is None else _of_processor(own, f"{where}.processor")),
+            (
+                f"{where}.processor",
+                own is None and (compute.kernels or compute.tables),
+                "times of kernels need the vendor's figures: multiprocessors and clock",
+            ),
+            (
+                f"{where}.launch",
+                compute.launch_ns < 0,
+                "expected a launch time of at least 0 ns",
+            ),
         )
-    if compute.launch_ns < 0:
-        raise HardwareError("expected a launch time of at least 0 ns", where=f"{where}.launch")
+    )
+
+
+def _of_processor(own: ProcessorFigures, where: str) -> Sequence[Rule]:
+    return (
+        (f"{where}.multiprocessors", own.multiprocessors < 1, "expected a figure above 0"),
+        (f"{where}.clock", own.clock_hz < 1, "expected a figure above 0"),
+        (
+            f"{where}.sustained",
+            own.sustained_hz > own.clock_hz,
+            "expected at most the clock that the peaks are stated for",
+        ),
+        (
+            f"{where}.best",
+            min(own.best_flops.values(), default=1) < 1,
+            "expected more than 0 FLOP/s",
+        ),
+    )
 
 
 def _uneven(channel: Channel) -> Iterator[tuple[str, str]]:

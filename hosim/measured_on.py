@@ -33,7 +33,7 @@ _OTHER_DEVICES = frozenset(("laptop", "mobile", "pcie", "nvl", "ti", "super", "d
 
 _MEMORY = re.compile(r"\d+gb?")
 _HOST_MEMORY = frozenset(("480gb", "480g"))
-"""What a GH200 says of its memory is its host's."""
+"""The memory that a GH200 names is its host's."""
 
 
 def named_profiles(
@@ -104,8 +104,7 @@ def is_for(name: str, source: str, device: str) -> bool:
     if name == device or name == profile_of(device) or device.lower() in source.lower():
         return True
     own = named_profiles(device, [name], other_hosts=True)
-    shipped = named_profiles(device, hardware())
-    return bool(own) and own[name] >= max(shipped.values(), default=1)
+    return bool(own) and own[name] >= max(named_profiles(device, hardware()).values(), default=1)
 
 
 def measured_on(graph: Graph) -> str | None:

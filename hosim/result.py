@@ -41,9 +41,9 @@ LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = (
 """The allocators of a replay; ``caching-expandable`` is ``caching`` with expandable segments."""
 
 LOOP, REFERENCE = ENGINES = ("loop", "reference")
-"""What replays a plan, to the same figures: with fast paths, or docs/contract.md in plain SimPy
-(:mod:`hosim.engine.reference`), or the compiled loop (:mod:`hosim.engine.replay_by_loop`), which
-covers less.
+"""The engines that replay a plan, to the same figures: with fast paths, or docs/contract.md in
+plain SimPy (:mod:`hosim.engine.reference`), or the compiled loop
+(:mod:`hosim.engine.replay_by_loop`), which covers less.
 """
 
 IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")

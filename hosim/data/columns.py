@@ -116,8 +116,7 @@ class Columns(Sequence[P]):
             raise GraphError(f"expected a tuple of {kind}, got {shown(items, 60)}", where=where)
         for i, item in enumerate(items):
             if not isinstance(item, cls.of):
-                text = f"expected a {kind}, got {shown(item, 60)}"
-                raise GraphError(text, where=f"{where}[{i}]")
+                raise GraphError(f"expected a {kind}, got {shown(item, 60)}", where=f"{where}[{i}]")
         names, lists = [item.name for item in items], _getter(cls.lists)
         named = [*chain.from_iterable(chain.from_iterable(map(lists, items)))]
         try:

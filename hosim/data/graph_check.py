@@ -13,8 +13,12 @@ _FIGURES = ("duration_ns", "flops", "bytes_accessed", "workspace_bytes")
 
 def check_graph(tensors: Tensors, ops: Ops) -> None:
     """Raise :class:`GraphError` at the first contradiction, with its path as in the file format."""
-    named = tensors.distinct() and ops.distinct()
-    if not (named and _figures_fit(tensors, ops) and _names_fit(tensors, ops)):
+    if not (
+        tensors.distinct()
+        and ops.distinct()
+        and _figures_fit(tensors, ops)
+        and _names_fit(tensors, ops)
+    ):
         _explain(tensors, ops)
 
 

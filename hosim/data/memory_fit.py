@@ -70,7 +70,8 @@ class Remedy:
 
 @dataclass(frozen=True)
 class MemoryFit(InCells):
-    """Whether a step fits a device; ``recipe`` is what its builder was told, if it has one.
+    """The verdict on whether a step fits a device; ``recipe`` is what its builder was told, if it
+    has one.
 
     ``peak_bytes`` are those of its tensors at the op ``at``,
     ``seen`` what a runtime makes of them; ``usable_bytes`` is the device's memory. ``by_kind`` and

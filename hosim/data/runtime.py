@@ -6,14 +6,14 @@ many kernels a step has, how fast a whole step of them is, what a host thread ta
 and what lies in the device's memory beside tensors.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import pairwise
 from math import exp
 from typing import Any
 
 from hosim.data.field_kinds import keep_kinds
-from hosim.errors import HardwareError
+from hosim.errors import HardwareError, Rule, refuse
 from hosim.plain_text import named
 from hosim.units import human_size
 
@@ -209,39 +209,55 @@ class Runtime:
 
     def __post_init__(self) -> None:
         keep_kinds(self, HardwareError, f"runtime {named(self.name)}")
-        for name in ("speed", "allocated", "reserved", "iteration"):
-            if getattr(self, name).value <= 0:
-                raise HardwareError("expected a value above 0", where=f"{name}.value")
-        for name in ("ahead", "gathers", "stores", "copy_buffers", "tokens", "sequences"):
-            if getattr(self, name).value % 1:
-                raise HardwareError("expected a whole number", where=f"{name}.value")
-        if self.pads and (
-            set(self.pads) != {"hidden", "intermediate"}
-            or not all([type(each) is int and 0 < each <= 2**20 for each in self.pads.values()])
-        ):
-            raise HardwareError("expected hidden and intermediate, from 1 to 2^20", where="pads")
-        sizes = (0, *self.graph_sizes)
-        if not all([type(size) is int and size <= 2**20 for size in sizes]) or any(
-            [size <= before for before, size in pairwise(sizes)]
-        ):
-            raise HardwareError(
-                "expected whole numbers from 1 to 2^20, in ascending order", where="graph_sizes"
-            )
-        if set(self.pins) - set(COPIES):
-            raise HardwareError(f"expected {' and '.join(COPIES)} alone", where="pins")
-        if self.pins_once and not self.pins:
-            raise HardwareError(
-                "expected pins beside it, which say what is pinned", where="pins_once"
-            )
-        if self.segments and not self.host.value:
-            raise HardwareError(
-                "expected host beside it, which says what a call takes", where="segments"
-            )
-        if bool(self.copy_time.value) > bool(self.cache_copy.value):
-            raise HardwareError("expected cache_copy beside it", where="copy_time")
-        for name in ("cpu_optimizer", "recorded"):
-            if getattr(self, name).value > 1:
-                raise HardwareError("expected at most 1: a share", where=f"{name}.value")
+        refuse(self._rules(), HardwareError)
+
+    def _rules(self) -> Sequence[Rule]:
+        pads, sizes = self.pads, (0, *self.graph_sizes)
+        return (
+            *[
+                (f"{name}.value", getattr(self, name).value <= 0, "expected a value above 0")
+                for name in ("speed", "allocated", "reserved", "iteration")
+            ],
+            *[
+                (f"{name}.value", getattr(self, name).value % 1, "expected a whole number")
+                for name in ("ahead", "gathers", "stores", "copy_buffers", "tokens", "sequences")
+            ],
+            (
+                "pads",
+                pads
+                and (
+                    set(pads) != {"hidden", "intermediate"}
+                    or not all([type(each) is int and 0 < each <= 2**20 for each in pads.values()])
+                ),
+                "expected hidden and intermediate, from 1 to 2^20",
+            ),
+            (
+                "graph_sizes",
+                not all([type(size) is int and size <= 2**20 for size in sizes])
+                or any([size <= before for before, size in pairwise(sizes)]),
+                "expected whole numbers from 1 to 2^20, in ascending order",
+            ),
+            ("pins", set(self.pins) - set(COPIES), f"expected {' and '.join(COPIES)} alone"),
+            (
+                "pins_once",
+                self.pins_once and not self.pins,
+                "expected pins beside it, which say what is pinned",
+            ),
+            (
+                "segments",
+                self.segments and not self.host.value,
+                "expected host beside it, which says what a call takes",
+            ),
+            (
+                "copy_time",
+                self.copy_time.value and not self.cache_copy.value,
+                "expected cache_copy beside it",
+            ),
+            *[
+                (f"{name}.value", getattr(self, name).value > 1, "expected at most 1: a share")
+                for name in ("cpu_optimizer", "recorded")
+            ],
+        )
 
     @property
     def _limits(self) -> tuple[tuple[RuntimeFigure, str], ...]:

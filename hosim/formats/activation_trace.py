@@ -199,8 +199,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _whole(value: Any, where: str) -> int:
-    what = "a whole number of at least 0"
-    return expect(value, int, what, where, when=lambda n: 0 <= n < _LARGEST)
+    return expect(
+        value, int, "a whole number of at least 0", where, when=lambda n: 0 <= n < _LARGEST
+    )
 
 
 def _rate(document: Mapping[str, Any], key: str) -> int:

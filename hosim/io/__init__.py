@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.io.any_format import load_any
+    from hosim.io.any_format import load_any, load_named, names_model
     from hosim.io.hardware_file import (
         hardware_from_dict,
         hardware_to_dict,
         load_hardware,
         save_hardware,
     )
-    from hosim.io.named_workload import load_named, names_model
     from hosim.io.plan_file import check_tiers, load_plan, plan_from_dict, plan_to_dict, save_plan
     from hosim.io.rescaled_times import rescaled
     from hosim.io.result_file import (
@@ -40,13 +39,12 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "any_format": "load_any",
+            "any_format": "load_any load_named names_model",
             "hardware_file": "hardware_from_dict hardware_to_dict load_hardware save_hardware",
-            "named_workload": "load_named names_model",
             "plan_file": "check_tiers load_plan plan_from_dict plan_to_dict save_plan",
             "rescaled_times": "rescaled",
-            "result_file": "comparison_from_dict comparison_to_dict result_from_dict "
-            "result_to_dict to_json",
+            "result_file": "comparison_from_dict comparison_to_dict result_from_dict result_to_dict "
+            "to_json",
             "routing_file": "load_routing routing_from_dict routing_to_dict save_routing",
             "schemas": "schema",
             "spec": "import_spec make",

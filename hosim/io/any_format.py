@@ -7,6 +7,7 @@ Its module is imported when needed.
 import os
 from collections import ChainMap
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from hosim.base.files import check_names, content
@@ -17,13 +18,15 @@ from hosim.base.files.formats import (
     recognised,
     seeming,
 )
-from hosim.errors import GraphError, InputError
+from hosim.errors import GraphError, InputError, errors_of
 from hosim.extensions import added
 from hosim.graph import Graph
-from hosim.io import importers
+from hosim.io import importers, models
 from hosim.io.importers import onnx, recordings, torch_programs
+from hosim.io.runtimes import with_runtime
 from hosim.io.spec import import_spec
 from hosim.io.workload_file import load_workload
+from hosim.shipped import find_workload, is_path, workloads
 
 _WITH_DIMS: Mapping[str, Callable[[Path, Mapping[str, int] | None], Graph]] = {
     "torch.export program (.pt2)": lambda path, dims: torch_programs.import_pt2(path, dims),
@@ -41,8 +44,8 @@ _LOADERS: Mapping[str, Callable[[Path], Graph]] = {
     "config.json of transformers": lambda path: importers.import_model_config(path),
     "GGUF": lambda path: importers.import_model_config(path),
 }
-"""What loads the others of the core. The attributes of a room are imported when they are first
-used.
+"""The loader of each other format of the core. The attributes of a room are
+imported when they are first used.
 """
 
 
@@ -105,3 +108,54 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
         )
     known = "; ".join(known_formats())
     raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))
+
+
+# -- workloads by name -----------------------------------------------------------------------------
+# Workloads by name: a path, a shipped workload, or a model with parameters of its builder, such as
+# ``gpt2:phase=decode:batch=8``.
+#
+# A model is a preset or the path of a ``config.json``.
+
+
+def load_named(text: str) -> Graph:
+    """The graph of a path, of a shipped workload, or of a model with ``:parameter=value`` behind
+    it.
+
+    A model is a preset of :mod:`hosim.io.models.presets`, a ``config.json`` or the folder of one. A
+    path or a shipped workload wins. A parameter of a mapping has a dot, as ``config.n_layer=2``.
+    The graph's name has the parameters, so that no plan for others is taken for one of it. Raises
+    :class:`InputError`.
+    """
+    model, *settings = text.split(":")
+    if names_model(text):
+        return _built(text)
+    try:
+        path = find_workload(text)
+    except InputError as error:
+        if settings and (is_path(model) or os.path.isdir(model)):
+            return _built(text)
+        near = get_close_matches(model, [*workloads(), *models.PRESETS], n=1)
+        if near and near[0] in models.PRESETS:
+            raise InputError(
+                "no file, no shipped workload and no model of that name; did you mean "
+                f"{near[0]!r}? (see 'hosim workload models')",
+                source=error.source,
+            ) from None
+        raise
+    return load_any(path)
+
+
+def names_model(text: str) -> bool:
+    """Return whether ``text`` is the name of a model, a preset's or the hub's, with or without
+    parameters, and of no file and no shipped workload.
+    """
+    if is_path(text) or text in workloads():
+        return False
+    model = text.partition(":")[0]
+    return model in models.PRESETS or importers.is_hub_name(model)
+
+
+def _built(text: str) -> Graph:
+    parameters = importers.builder_parameters(text)
+    with errors_of(f"workload {text.partition(':')[0]}"):
+        return models.build(importers.name_of(parameters), with_runtime(parameters))

@@ -164,8 +164,8 @@ _EDITS = (
         is_read=False,
     ),
 )
-"""What a plan changes about the workload: read before the rest, whose names are those of the graph
-that it makes.
+"""The fields by which a plan changes the workload: read before the rest, whose names are those
+of the graph that it makes.
 """
 
 

@@ -324,10 +324,6 @@ def _read_result(
     return Result(**figures, draws=LaterDraws.of(known))
 
 
-def _known_draws(result: Result) -> Draws | None:
-    return result.drawn if result.drawn is not None and result.drawn.count else None
-
-
 _RESULT = KeyTable(
     "ResultModel",
     "The figures of one replay; times are null if it was infeasible.",
@@ -340,7 +336,15 @@ _RESULT = KeyTable(
     Key("failed", FLAG, brief=True),
     Key("makespan_ns", TIME, default=None),
     *keys(TIME, "makespan_low_ns", "makespan_high_ns", brief=True, default=None),
-    Key("draws", optional(_DRAWS.kind), get=_known_draws, default=None, brief=True),
+    Key(
+        "draws",
+        optional(_DRAWS.kind),
+        get=lambda result: (
+            result.drawn if result.drawn is not None and result.drawn.count else None
+        ),
+        default=None,
+        brief=True,
+    ),
     Key("busy_ns", TIME, default=None),
     Key("stall_ns", STALLS, default={}),
     Key("drain_ns", TIME, default=None),

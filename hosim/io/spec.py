@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 from hosim.base.files import did_you_mean
 from hosim.errors import InputError
 from hosim.graph import Graph
+from hosim.io import importers, models, runtimes
+from hosim.io.importers import torch_programs
 from hosim.limits import limit, refusal, within
 
 if TYPE_CHECKING:
@@ -91,9 +93,7 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
         }
         if spec["importer"] == "torch_train":
             return _trained(spec, meta)
-        from hosim.io.importers.torch_programs import import_exported
-
-        return import_exported(
+        return torch_programs.import_exported(
             export_model(spec["model"], spec["inputs"]), name=spec["name"], meta=meta
         )
     except InputError as error:
@@ -103,13 +103,9 @@ def make(spec: Mapping[str, Any], source: str) -> Graph:
 
 
 def _built(spec: Mapping[str, Any], source: str) -> Graph:
-    from hosim.io.importers import builder_parameters
-    from hosim.io.models import build
-    from hosim.io.runtimes import with_runtime
-
-    parameters = builder_parameters(spec["builder"], os.path.dirname(source))
+    parameters = importers.builder_parameters(spec["builder"], os.path.dirname(source))
     try:
-        return build(spec["name"], with_runtime(parameters))
+        return models.build(spec["name"], runtimes.with_runtime(parameters))
     except InputError as error:
         raise InputError(
             error.message,
@@ -119,15 +115,13 @@ def _built(spec: Mapping[str, Any], source: str) -> Graph:
 
 
 def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
-    from hosim.io.importers.torch_programs import import_training
-
     model, training = spec["model"], spec.get("training", {})
     options = {
         key: training[key] for key in ("optimizer", "micro_batches", "autocast") if key in training
     }
 
     def make() -> Any:
-        module = _module(model, _dtype_of(model.get("dtype", "bf16"))).train()
+        module = _module(model, torch_programs.dtype_of(model.get("dtype", "bf16"))).train()
         if training.get("checkpoint"):
             enable = (
                 getattr(module, "activation_checkpointing_enable", None)
@@ -136,7 +130,7 @@ def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
             enable({"use_reentrant": False})
         return module
 
-    return import_training(
+    return torch_programs.import_training(
         make,
         _arguments(spec["inputs"]),
         name=spec["name"],
@@ -146,44 +140,34 @@ def _trained(spec: Mapping[str, Any], meta: Mapping[str, Any]) -> Graph:
 
 
 def _require_transformers() -> None:
-    from hosim.io.importers.torch_programs import require_torch
-
-    require_torch()
+    torch_programs.require_torch()
     if find_spec("transformers") is None:
         raise InputError(
             "this spec needs transformers, which is not installed; run: pip install 'hosim[torch]'"
         )
 
 
-def _dtype_of(name: str) -> Any:
-    from hosim.io.importers.torch_programs import dtype_of
-
-    return dtype_of(name)
-
-
 def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
     import torch
 
     return {
-        name: torch.empty(tensor["shape"], dtype=_dtype_of(tensor["dtype"]), device="meta")
+        name: torch.empty(
+            tensor["shape"], dtype=torch_programs.dtype_of(tensor["dtype"]), device="meta"
+        )
         for name, tensor in inputs.items()
     }
 
 
 def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
     """The exported program of a spec's ``model`` called with its ``inputs``, on the meta device."""
-    from hosim.io.importers.torch_programs import exported
-
     _require_transformers()
-    module = _module(model, _dtype_of(model.get("dtype", "bf16")))
-    return exported(module, (), _arguments(inputs), model["class"])
+    module = _module(model, torch_programs.dtype_of(model.get("dtype", "bf16")))
+    return torch_programs.exported(module, (), _arguments(inputs), model["class"])
 
 
 def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     import torch
     import transformers
-
-    from hosim.io.importers.torch_programs import default_dtype
 
     name = model["class"]
     try:
@@ -204,7 +188,7 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
     _known_keys(cls.config_class, config)
     try:
         made = cls.config_class(**config, attn_implementation=model.get("attention", "sdpa"))
-        with torch.device("meta"), default_dtype(dtype), _counted_modules():
+        with torch.device("meta"), torch_programs.default_dtype(dtype), _counted_modules():
             return cls(made).eval()
     except InputError:
         raise

@@ -38,11 +38,6 @@ from hosim.io.key_tables import (
 )
 from hosim.io.validators import Count, Format, Name
 
-
-def _persistent(tensor: Tensor) -> bool | None:
-    return None if tensor.persistent == (tensor.kind in PERSISTENT_KINDS) else tensor.persistent
-
-
 _TENSOR = KeyTable(
     "TensorModel",
     "One storage.",
@@ -51,7 +46,14 @@ _TENSOR = KeyTable(
     Key("bytes", COUNT, "size_bytes"),
     Key("kind", literal(*KINDS)),
     Key("home", optional(NAME), brief=True),
-    Key("persistent", optional(FLAG), get=_persistent, brief=True),
+    Key(
+        "persistent",
+        optional(FLAG),
+        get=lambda tensor: (
+            None if tensor.persistent == (tensor.kind in PERSISTENT_KINDS) else tensor.persistent
+        ),
+        brief=True,
+    ),
     Key("of", NAME, brief=True),
 )
 

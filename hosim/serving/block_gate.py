@@ -1,5 +1,5 @@
 """The cost of choosing the blocks that attention reads: one op a layer of the builders
-(:mod:`hosim.io.models.sparse_attention`).
+(:mod:`hosim.io.models.kv_cache`).
 """
 
 from collections.abc import Mapping

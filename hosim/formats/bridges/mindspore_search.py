@@ -291,8 +291,7 @@ class _Evaluator:
                 plan.graph.tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH
             )
             return 0, result.makespan_ns or 0, result.peak_bytes[device], moved
-        ample = replay(plan, self.hardware)
-        return 1, ample.peak_bytes[device], 0, 0
+        return 1, replay(plan, self.hardware).peak_bytes[device], 0, 0
 
 
 def _nearest(values: Sequence[Any], wanted: Any) -> int:

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     )
     from hosim.io.importers.flop_formulas import convolution_flops, matmul_flops
     from hosim.io.importers.gguf import read_gguf
-    from hosim.io.importers.hub_names import is_hub_name
     from hosim.io.importers.model_config import import_model_config, name_of
-    from hosim.io.importers.model_names import builder_parameters
+    from hosim.io.importers.model_names import builder_parameters, is_hub_name
     from hosim.io.importers.op_kinds import op_kind, operator_kind
 else:
     __getattr__, __dir__ = lazy_names(
@@ -35,9 +34,8 @@ else:
             "cache_nodes": "detach initial is_cache_node prefetch ready store",
             "flop_formulas": "convolution_flops matmul_flops",
             "gguf": "read_gguf",
-            "hub_names": "is_hub_name",
             "model_config": "import_model_config name_of",
-            "model_names": "builder_parameters",
+            "model_names": "builder_parameters is_hub_name",
             "op_kinds": "op_kind operator_kind",
         },
     )

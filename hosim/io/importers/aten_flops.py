@@ -151,14 +151,6 @@ def _attention_of_tokens(call: CallShapes) -> int | None:
     )
 
 
-def _attention_gradient(call: CallShapes) -> int | None:
-    return (
-        attention_gradient_flops(*map(call.dims, range(1, 4)))
-        if call.ranks(1, 2, 3) == [4, 4, 4]
-        else None
-    )
-
-
 def _recurrent(times: int) -> Count:
     def count(call: CallShapes) -> int | None:
         if call.ranks(0, 1, 2) != [3, 2, 2]:
@@ -197,7 +189,11 @@ _COUNTED: Mapping[str, Count] = {
     **dict.fromkeys(
         """_scaled_dot_product_flash_attention_backward _scaled_dot_product_flash_attention_for_cpu_backward
         _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward""".split(),  # noqa: SIM905
-        _attention_gradient,
+        lambda call: (
+            attention_gradient_flops(*map(call.dims, range(1, 4)))
+            if call.ranks(1, 2, 3) == [4, 4, 4]
+            else None
+        ),
     ),
     **dict.fromkeys(
         ("_flash_attention_forward", "_efficient_attention_forward", "_flash_attn_forward"),

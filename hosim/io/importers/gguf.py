@@ -141,11 +141,12 @@ class _HeaderReader:
         self._records = Budget("values")
 
     def header(self) -> GgufHeader:
-        if self._take(4, "magic") != MAGIC:
-            raise self._refusal(
-                "expected a GGUF, which begins with these four letters; unpack it first if it is "
-                "compressed"
-            )
+        self._refuse(
+            "",
+            self._take(4, "magic") != MAGIC,
+            "expected a GGUF, which begins with these four letters; unpack it first if it is "
+            "compressed",
+        )
         version = self._number("I", "version")
         if version not in (2, 3):
             big = version in (2 << 24, 3 << 24)
@@ -160,40 +161,38 @@ class _HeaderReader:
         metadata: dict[str, Any] = {}
         for n in range(keys):
             key = self._name(f"metadata[{n}]")
-            if key in metadata:
-                raise self._refusal("is given twice", key)
+            self._refuse(key, key in metadata, "is given twice")
             metadata[key] = self._value(self._number("I", key), key)
         weights: dict[str, GgufWeight] = {}
         for n in range(tensors):
             name = self._name(f"tensors[{n}]")
-            if name in weights:
-                raise self._refusal("is listed twice", name)
+            self._refuse(name, name in weights, "is listed twice")
             weights[name] = self._weight(name)
         return GgufHeader(metadata, weights)
 
     def _weight(self, name: str) -> GgufWeight:
         count = self._number("I", name)
-        if not 1 <= count <= 4:
-            raise self._refusal(f"expected 1 to 4 dimensions, got {count}", name)
+        self._refuse(name, not 1 <= count <= 4, f"expected 1 to 4 dimensions, got {count}")
         shape = tuple([self._number("Q", name) for _ in range(count)])
         number = self._number("I", name)
         self._number("Q", name)  # where it lies
-        if number not in TYPES:
-            raise self._refusal(
-                "expected a type of ggml that hosim knows "
-                f"({', '.join(each.name for each in TYPES.values())}), got {number}",
-                name,
-            )
-        if not all([0 < each <= 2**40 for each in shape]) or prod(shape) > 2**50:
-            raise self._refusal(
-                f"expected dimensions of at least 1 and at most 2^50 elements, got {shape}", name
-            )
+        self._refuse(
+            name,
+            number not in TYPES,
+            "expected a type of ggml that hosim knows "
+            f"({', '.join(each.name for each in TYPES.values())}), got {number}",
+        )
+        self._refuse(
+            name,
+            not all([0 < each <= 2**40 for each in shape]) or prod(shape) > 2**50,
+            f"expected dimensions of at least 1 and at most 2^50 elements, got {shape}",
+        )
         kind = TYPES[number]
-        if shape[0] % kind.block:
-            raise self._refusal(
-                f"expected rows in blocks of {kind.block}, as {kind.name} has them, got {shape[0]}",
-                name,
-            )
+        self._refuse(
+            name,
+            shape[0] % kind.block,
+            f"expected rows in blocks of {kind.block}, as {kind.name} has them, got {shape[0]}",
+        )
         return GgufWeight(shape, kind.name)
 
     def _value(self, kind: int, where: str) -> Any:
@@ -218,10 +217,9 @@ class _HeaderReader:
                 self._pass(count * each, where)
                 return Passed(count)
             return list(struct.unpack(f"<{count}{_NUMBERS[kind]}", self._take(count * each, where)))
-        if kind != _TEXT:
-            raise self._refusal(
-                f"expected an array of numbers or texts, got one of type {kind}", where
-            )
+        self._refuse(
+            where, kind != _TEXT, f"expected an array of numbers or texts, got one of type {kind}"
+        )
         self._check_count(count, 8, where)
         for _ in range(count):
             self._records.draw(source=self._source, where=where)
@@ -262,6 +260,10 @@ class _HeaderReader:
         self._check_count(count, 1, where)
         self._file.seek(count, os.SEEK_CUR)
         self._left -= count
+
+    def _refuse(self, where: str, broken: object, why: str) -> None:
+        if broken:
+            raise self._refusal(why, where)
 
     def _refusal(self, message: str, where: str = "") -> InputError:
         return InputError(
@@ -399,14 +401,6 @@ def _llama(said: _Metadata) -> Config:
     return {"model_type": "llama", **said.bias(), **said.head_dim()}
 
 
-def _qwen2(said: _Metadata) -> Config:
-    return {"model_type": "qwen2", **said.head_dim()}
-
-
-def _qwen3(said: _Metadata) -> Config:
-    return {"model_type": "qwen3", **said.head_dim(), **said.bias()}
-
-
 def _qwen2moe(said: _Metadata) -> Config:
     shared = said.needed("expert_shared_feed_forward_length")
     return {
@@ -414,15 +408,6 @@ def _qwen2moe(said: _Metadata) -> Config:
         **said.head_dim(),
         **said.experts("num_experts"),
         "shared_expert_intermediate_size": shared,
-    }
-
-
-def _qwen3moe(said: _Metadata) -> Config:
-    return {
-        "model_type": "qwen3_moe",
-        **said.head_dim(),
-        **said.bias(),
-        **said.experts("num_experts"),
     }
 
 
@@ -458,14 +443,6 @@ def _gpt_oss(said: _Metadata) -> Config:
     }
 
 
-def _gemma3(said: _Metadata) -> Config:
-    return {
-        "model_type": "gemma3_text",
-        **said.head_dim(),
-        "sliding_window": said.size("attention.sliding_window"),
-    }
-
-
 def _phimoe(said: _Metadata) -> Config:
     more = {"lm_head_bias": said.has("output.bias"), **said.bias(), **said.head_dim()}
     return {"model_type": "phimoe", **said.experts("num_local_experts", None), **more}
@@ -473,13 +450,22 @@ def _phimoe(said: _Metadata) -> Config:
 
 ARCHITECTURES: Mapping[str, Callable[[_Metadata], Config]] = {
     "llama": _llama,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
+    "qwen2": lambda said: {"model_type": "qwen2", **said.head_dim()},
+    "qwen3": lambda said: {"model_type": "qwen3", **said.head_dim(), **said.bias()},
     "qwen2moe": _qwen2moe,
-    "qwen3moe": _qwen3moe,
+    "qwen3moe": lambda said: {
+        "model_type": "qwen3_moe",
+        **said.head_dim(),
+        **said.bias(),
+        **said.experts("num_experts"),
+    },
     "deepseek2": _deepseek2,
     "gpt-oss": _gpt_oss,
-    "gemma3": _gemma3,
+    "gemma3": lambda said: {
+        "model_type": "gemma3_text",
+        **said.head_dim(),
+        "sliding_window": said.size("attention.sliding_window"),
+    },
     "phimoe": _phimoe,
 }
 """By ``general.architecture``."""

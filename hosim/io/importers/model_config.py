@@ -2,7 +2,7 @@
 model in its builder's usual run.
 
 That is a prompt or a forward pass. Other runs are the ``builder`` of a spec, whose ``model`` is
-what the file has, or parameters behind the name (:mod:`hosim.io.named_workload`).
+what the file has, or parameters behind the name (:mod:`hosim.io.any_format`).
 """
 
 import hashlib

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from hosim.io.models.config_json import READERS, sizes_of
     from hosim.io.models.families import FAMILIES
     from hosim.io.models.functions import add, scale
-    from hosim.io.models.gguf_names import gguf_names
     from hosim.io.models.grouped_attention import keys_of_chunk
     from hosim.io.models.listing import ListedModel, listed_models
     from hosim.io.models.packed import (
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
         GGUF,
         TYPES,
         bytes_of,
+        gguf_names,
     )
     from hosim.io.models.tape import ITEM_BYTES, Tape
     from hosim.io.models.weight_bytes import INDEX
@@ -47,7 +47,6 @@ else:
             "config_json": "READERS sizes_of",
             "families": "FAMILIES",
             "functions": "add scale",
-            "gguf_names": "gguf_names",
             "grouped_attention": "keys_of_chunk",
             "listing": "ListedModel listed_models",
             "packed": "PACKINGS WEIGHTS packed_bytes packing_of",
@@ -55,7 +54,7 @@ else:
             "presets": "PRESETS",
             "processors_of_run": "PROCESSORS",
             "routing_draw": "generate",
-            "stored_weights": "GGUF TYPES bytes_of",
+            "stored_weights": "GGUF TYPES bytes_of gguf_names",
             "tape": "ITEM_BYTES Tape",
             "weight_bytes": "INDEX",
         },

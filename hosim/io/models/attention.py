@@ -221,9 +221,10 @@ def rotated(
 ) -> Value:
     """Rotary positions on ``x``; ``cos`` and ``sin`` have no gradient, and only they are kept."""
     if fused:
-        y = t.op(label, "elementwise", [x, cos, sin], x.shape)
-        t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape)))
-        return y
+        return t.note(
+            t.op(label, "elementwise", [x, cos, sin], x.shape),
+            lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape)),
+        )
     half = (*x.shape[:-1], x.shape[-1] // 2)
     along = t.op(f"{label}.mul_cos", "elementwise", [x, cos], x.shape)
     minus = t.op(f"{label}.neg", "elementwise", [x], half, accessed=x.size)
@@ -241,8 +242,7 @@ def rotated(
         )
         t.give(x, along)
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def rotated_pairs(
@@ -259,11 +259,9 @@ def rotated_pairs(
         other = t.op(f"{label}.{part}_mul_sin", "elementwise", [x, sin], half, accessed=touched)
         return t.op(f"{label}.{part}_{join}", "elementwise", [one, other], half)
 
-    y = t.op(f"{label}.cat", "copy", [turned("even", "sub"), turned("odd", "add")], x.shape)
-    t.note(
-        y,
+    return t.note(
+        t.op(f"{label}.cat", "copy", [turned("even", "sub"), turned("odd", "add")], x.shape),
         lambda g: t.give(
             x, t.op(f"{label}.grad", "elementwise", [g, cos, sin], x.shape, workspace=2 * x.size)
         ),
     )
-    return y

@@ -21,12 +21,11 @@ from hosim.io.models.collectives import (
     summed_at_both_ends,
     summed_over_tokens,
 )
-from hosim.io.models.config import Layered, RoutingDraw, Run, layers_of_all
+from hosim.io.models.config import Gpt2, Layered, RoutingDraw, Run, layers_of_all
 from hosim.io.models.config_keys import QUANTISED, Keys
 from hosim.io.models.data_parallel import shared_step
 from hosim.io.models.families import FAMILIES, Family
 from hosim.io.models.functions import LOSSES
-from hosim.io.models.gpt2 import Gpt2
 from hosim.io.models.mixers import MIXERS
 from hosim.io.models.names import NAMES
 from hosim.io.models.optimizer import UPDATES, adamw, has_master, moments_by_parts, update_by_parts

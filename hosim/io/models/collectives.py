@@ -52,8 +52,7 @@ def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
         _in_place(t, run, g, f"{label}.grad", run.tensor)
         t.give(x, g)
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def of_own_heads(t: Tape, run: Run, weight: Value) -> Value:
@@ -96,8 +95,7 @@ def _of_tokens(t: Tape, run: Run, x: Value, *, gathers: bool) -> Value:
         back = "reduce_scatter" if gathers else "all_gather"
         t.give(x, shared(t, run, g, f"{label}.grad", back, x.shape, run.tensor))
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def shared(
@@ -169,9 +167,9 @@ def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
     """
     if run.expert == 1:
         return x
-    y = _exchange(t, run, x, label)
-    t.note(y, lambda g: t.give(x, _exchange(t, run, g, f"{label}.grad")))
-    return y
+    return t.note(
+        _exchange(t, run, x, label), lambda g: t.give(x, _exchange(t, run, g, f"{label}.grad"))
+    )
 
 
 def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> Value:
@@ -180,8 +178,7 @@ def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> 
     """
     x = arrived(t, run, shape, label, f"activation.{run.stage}")
     x = t.detached(x) if run.training else x
-    t.note(x, lambda g: sent(t, run, g, f"{label}.grad", f"gradient.{run.stage}"))
-    return x
+    return t.note(x, lambda g: sent(t, run, g, f"{label}.grad", f"gradient.{run.stage}"))
 
 
 def arrived(t: Tape, run: Run, shape: tuple[int, ...], label: str, border: str) -> Value:

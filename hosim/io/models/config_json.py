@@ -13,10 +13,9 @@ from typing import Any
 from hosim.errors import InputError
 from hosim.io.models.config import Layered
 from hosim.io.models.config_keys import Keys
-from hosim.io.models.configs_of_gated import GATED
 from hosim.io.models.configs_of_mixers import OF_MIXERS, OF_PATTERNS
 from hosim.io.models.configs_of_others import OF_DEEPSEEK4, OF_GEMMA4, OTHERS
-from hosim.io.models.configs_of_parts import OF_PARTS
+from hosim.io.models.configs_of_parts import GATED, OF_PARTS
 from hosim.io.models.configs_of_plain import PLAIN
 from hosim.io.models.stored_weights import stored_weights
 from hosim.io.models.weight_bytes import stated_bytes
@@ -310,11 +309,11 @@ def _beside_sizes(keys: Keys) -> None:
     read.
     """
     keys.dtype()
-    if "per_layer_config" not in keys.read and keys.value("per_layer_config"):
-        raise keys.refusal(
-            "per_layer_config",
-            "expected none: of this model_type the builder has no layers with sizes of their own",
-        )
+    keys.refuse(
+        "per_layer_config",
+        "per_layer_config" not in keys.read and keys.value("per_layer_config"),
+        "expected none: of this model_type the builder has no layers with sizes of their own",
+    )
     stated_bytes(keys)
     stored_weights(keys)
 

@@ -77,12 +77,13 @@ class Keys:
         self._within = within
         self.read: dict[str, Any] = {}
 
-    def value(self, key: str) -> Any:
-        """The value of a key, ``None`` where there is none."""
+    def value(self, key: str, default: object = None) -> Any:
+        """The value of a key, ``default`` where it is missing or null."""
         value = self._config.get(key)
-        if value is not None:
-            _check_finite(value, f"{self._within}{key}")
-            self.read[key] = value
+        if value is None:
+            return default
+        _check_finite(value, f"{self._within}{key}")
+        self.read[key] = value
         return value
 
     def dtype(self) -> str | None:
@@ -100,13 +101,14 @@ class Keys:
 
     def size(self, key: str, default: object = _MISSING, least: int = 1) -> int:
         """A number, ``least`` or more; ``default`` where the key is missing or null."""
-        value = self.value(key)
-        value = default if value is None else value
-        if value is _MISSING:
-            raise self.refusal(key, "expected a number, the config has none")
-        if type(value) is not int or not least <= value <= 2**40:
-            raise self.refusal(key, f"expected a number from {least} to 2^40, got {value!r}")
-        return value
+        value = self.value(key, default)
+        self.refuse(key, value is _MISSING, "expected a number, the config has none")
+        self.refuse(
+            key,
+            type(value) is not int or not least <= value <= 2**40,
+            f"expected a number from {least} to 2^40, got {value!r}",
+        )
+        return int(value)
 
     def either(self, *names: str, default: object = _MISSING) -> int:
         """The size of the first key of several that is there, as older files have other names."""
@@ -123,35 +125,38 @@ class Keys:
 
     def flag(self, key: str, default: bool) -> bool:
         """True or false."""
-        value = self.value(key)
-        value = default if value is None else value
-        if type(value) is not bool:
-            raise self.refusal(key, f"expected true or false, got {value!r}")
-        return value
+        value = self.value(key, default)
+        self.refuse(key, type(value) is not bool, f"expected true or false, got {value!r}")
+        return bool(value)
 
     def share(self, key: str, default: float) -> float:
         """A number from 0 to 1."""
-        value = self.value(key)
-        value = default if value is None else value
-        if type(value) not in (int, float) or not 0 <= value <= 1:
-            raise self.refusal(key, f"expected a number from 0 to 1, got {value!r}")
+        value = self.value(key, default)
+        self.refuse(
+            key,
+            type(value) not in (int, float) or not 0 <= value <= 1,
+            f"expected a number from 0 to 1, got {value!r}",
+        )
         return float(value)
 
     def activation(self, key: str, default: str) -> str:
         """The activation of an MLP, as builders call it."""
-        value = self.value(key)
-        value = default if value is None else value
-        if not isinstance(value, str) or value not in _ACTIVATIONS:
-            raise self.refusal(
-                key, f"the builder knows {', '.join(_ACTIVATIONS)} only, got {value!r}"
-            )
+        value = self.value(key, default)
+        self.refuse(
+            key,
+            not isinstance(value, str) or value not in _ACTIVATIONS,
+            f"the builder knows {', '.join(_ACTIVATIONS)} only, got {value!r}",
+        )
         return _ACTIVATIONS[value]
 
     def inside(self, key: str) -> Keys:
         """The mapping of a key; an empty one where there is none."""
         value = self._config.get(key)
-        if value is not None and not isinstance(value, Mapping):
-            raise self.refusal(key, f"expected a mapping, got {value!r}")
+        self.refuse(
+            key,
+            value is not None and not isinstance(value, Mapping),
+            f"expected a mapping, got {value!r}",
+        )
         keys = Keys(value or {}, f"{self._within}{key}.")
         if value:
             self.read[key] = keys.read
@@ -164,14 +169,20 @@ class Keys:
         for key, value in expected.items():
             known = value if isinstance(value, tuple) else (value,)
             got = self.value(key)
-            if got is not None and got not in known:
-                raise self.refusal(
-                    key, f"the builder knows {' or '.join(map(repr, known))} only, got {got!r}"
-                )
+            self.refuse(
+                key,
+                got is not None and got not in known,
+                f"the builder knows {' or '.join(map(repr, known))} only, got {got!r}",
+            )
 
     def refusal(self, key: str, message: str) -> InputError:
         """The error of a key."""
         return InputError(message, where=f"{self._within}{key}")
+
+    def refuse(self, key: str, broken: object, why: str) -> None:
+        """Raise the :class:`InputError` of a key if something is broken."""
+        if broken:
+            raise self.refusal(key, why)
 
     def left_out(self) -> tuple[str, ...]:
         """A line for each thing of any model that builders leave out."""

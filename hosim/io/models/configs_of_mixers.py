@@ -9,34 +9,32 @@ from typing import Any
 
 from hosim.io.models.config import Decoder
 from hosim.io.models.config_keys import Keys
-from hosim.io.models.config_mixtures import (
-    DENSE,
-    delta,
-    listed,
-    mamba,
-    mamba2,
-    mixture,
-    no_dense,
-    periodic,
-    shared,
-    shared_wide,
-    stepped,
-)
 from hosim.io.models.config_parts import (
+    DENSE,
     LAYERS,
     Fields,
     activation,
     biases,
     by_parts,
     count_of_layers,
+    delta,
     every,
     heads_of,
     latent,
+    listed,
     listed_windows,
+    mamba,
+    mamba2,
     mixed,
+    mixture,
     named_layers,
+    no_dense,
     normed_heads,
     only,
+    periodic,
+    shared,
+    shared_wide,
+    stepped,
     tied,
     turned,
 )
@@ -78,14 +76,18 @@ def _nemotron_h(keys: Keys) -> Fields:
         else "hybrid_override_pattern"
     )
     given = keys.value(key)
-    if not isinstance(given, str | list) or not given:
-        raise keys.refusal(key, f"expected the kinds of the layers, got {given!r}")
+    keys.refuse(
+        key,
+        not isinstance(given, str | list) or not given,
+        f"expected the kinds of the layers, got {given!r}",
+    )
     names = [_LETTERS.get(letter, letter) for letter in given] if isinstance(given, str) else given
     for name in names:
-        if name not in _BLOCKS:
-            raise keys.refusal(
-                key, f"the builder knows {', '.join(map(repr, _BLOCKS))} only, got {name!r}"
-            )
+        keys.refuse(
+            key,
+            name not in _BLOCKS,
+            f"the builder knows {', '.join(map(repr, _BLOCKS))} only, got {name!r}",
+        )
     router = mixture(scores="sigmoid", added="buffer", grouped=True)(keys) if "moe" in names else {}
     return {
         **router,
@@ -111,10 +113,11 @@ def _mamba2_alone(keys: Keys) -> Fields:
         keys.size("head_dim", 64),
         keys.size("expand", 2) * keys.size("hidden_size"),
     )
-    if heads * width != wide:
-        raise keys.refusal(
-            "num_heads", f"expected {width} elements each to be {wide} together, got {heads} heads"
-        )
+    keys.refuse(
+        "num_heads",
+        heads * width != wide,
+        f"expected {width} elements each to be {wide} together, got {heads} heads",
+    )
     return {
         "state_heads": heads,
         "state_head_dim": width,
@@ -184,10 +187,6 @@ def _convolutions(keys: Keys) -> Fields:
     }
 
 
-def _lfm2_router(keys: Keys) -> Fields:
-    return {"router_correction": "buffer" if keys.flag("use_expert_bias", True) else "none"}
-
-
 def _kimi(keys: Keys) -> Fields:
     """Latent attention without positions among layers of Kimi's delta attention, which an older
     file lists by their numbers.
@@ -238,14 +237,6 @@ def _olmo(keys: Keys) -> Fields:
     }
 
 
-def _falcon_h1(keys: Keys) -> Fields:
-    return {"state_norm": keys.flag("mamba_rms_norm", False)}
-
-
-def _every_second(n: int, keys: Keys) -> str:
-    return "linear_attention" if n % 2 else "full_attention"
-
-
 OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
     {
         "qwen3_next": by_parts(
@@ -288,7 +279,7 @@ OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             only(mamba_proj_bias=False, projectors_bias=False),
             biases(),
             mamba2(inner="mamba_d_ssm"),
-            _falcon_h1,
+            lambda keys: {"state_norm": keys.flag("mamba_rms_norm", False)},
             mixer="attention+mamba2",
             embedding_scale=True,
             names="jamba",
@@ -324,12 +315,17 @@ OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             normed_heads(),
             _convolutions,
             mixture(4, count=32, scores="sigmoid", where=listed(2, "num_dense_layers")),
-            _lfm2_router,
+            lambda keys: {
+                "router_correction": "buffer" if keys.flag("use_expert_bias", True) else "none"
+            },
             names="lfm2",
         ),
         "minimax": by_parts(
             mixture(2, width="intermediate_size", count=8),
-            mixed({"mixer": "lightning"}, _every_second),
+            mixed(
+                {"mixer": "lightning"},
+                lambda n, keys: "linear_attention" if n % 2 else "full_attention",
+            ),
             names="kimi-linear",
         ),
     }
@@ -393,14 +389,13 @@ def _laguna(keys: Keys) -> Fields:
     heads = (
         keys.value("num_attention_heads_per_layer") or [keys.size("num_attention_heads")] * count
     )
-    if (
+    keys.refuse(
+        "num_attention_heads_per_layer",
         not isinstance(heads, list)
         or len(heads) < count
-        or not all([type(each) is int and each > 0 for each in heads])
-    ):
-        raise keys.refusal(
-            "num_attention_heads_per_layer", f"expected {count} numbers of heads, got {heads!r}"
-        )
+        or not all([type(each) is int and each > 0 for each in heads]),
+        f"expected {count} numbers of heads, got {heads!r}",
+    )
     window = keys.size("sliding_window", 512)
     parts = {
         kind: int(width * _part(keys, kind, share))
@@ -435,10 +430,6 @@ def _cohere_windows(n: int, keys: Keys) -> str:
         else keys.size("sliding_window_pattern", 4)
     )
     return _WINDOW if ((n if n < first else n - first) + 1) % every else _FULL
-
-
-def _flint(n: int, keys: Keys) -> str:
-    return _FULL if n < 2 or n % 4 == 1 or n == count_of_layers(keys) - 1 else _WINDOW
 
 
 def _first_two_dense(keys: Keys) -> list[bool]:
@@ -510,7 +501,11 @@ OF_PATTERNS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
             heads_of(128),
             biases(),
             normed_heads(),
-            listed_windows(_flint),
+            listed_windows(
+                lambda n, keys: (
+                    _FULL if n < 2 or n % 4 == 1 or n == count_of_layers(keys) - 1 else _WINDOW
+                )
+            ),
             mixture(6, where=_first_two_dense),
             shared_wide("shared_expert_intermediate_size", 1024),
             attention_sinks=True,

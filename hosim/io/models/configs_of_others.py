@@ -8,7 +8,6 @@ from types import MappingProxyType
 from hosim.io.models.bert import Bert
 from hosim.io.models.config import Decoder, Layered
 from hosim.io.models.config_keys import Keys
-from hosim.io.models.config_mixtures import mixture, no_dense, shared_wide
 from hosim.io.models.config_parts import (
     LAYERS,
     Fields,
@@ -18,9 +17,12 @@ from hosim.io.models.config_parts import (
     capped,
     count_of_layers,
     heads_of,
+    mixture,
     named_layers,
+    no_dense,
     normed_heads,
     only,
+    shared_wide,
     tied,
 )
 from hosim.io.models.t5 import T5
@@ -53,11 +55,11 @@ def _full_layers(keys: Keys, full: Sequence[bool]) -> Mapping[int, Fields]:
     for key in said:
         n, own = int(key) if str(key).isdecimal() else -1, listed.inside(key)
         names = {name for name in said[key] if own.value(name) is not None}
-        if not 0 <= n < len(full) or not full[n] or names - {"head_dim", "num_key_value_heads"}:
-            raise listed.refusal(
-                key,
-                "expected a layer that sees all keys, with its head_dim and num_key_value_heads",
-            )
+        listed.refuse(
+            key,
+            not 0 <= n < len(full) or not full[n] or names - {"head_dim", "num_key_value_heads"},
+            "expected a layer that sees all keys, with its head_dim and num_key_value_heads",
+        )
         found[n] = {name: own.size(name) for name in sorted(names)}
     return found
 
@@ -73,12 +75,11 @@ def _layers(keys: Keys) -> Fields:
     )
     full = [bool(each) for each in listed[:-1]] + [True]  # the last one always is
     first = count - keys.size("num_kv_shared_layers", 0, 0)
-    if first <= 0 or {*full[:first]} != {*full}:
-        raise keys.refusal(
-            "num_kv_shared_layers",
-            f"expected layers of each kind that make keys, got {count - first} of {count} that "
-            "share",
-        )
+    keys.refuse(
+        "num_kv_shared_layers",
+        first <= 0 or {*full[:first]} != {*full},
+        f"expected layers of each kind that make keys, got {count - first} of {count} that share",
+    )
     wide = keys.size("intermediate_size") * (2 if keys.flag("use_double_wide_mlp", False) else 1)
     own, same = _full_layers(keys, full), keys.flag("attention_k_eq_v", False)
     layers = []
@@ -122,16 +123,16 @@ def _gemma3n(keys: Keys) -> Fields:
     first = count - keys.size("num_kv_shared_layers", 15, 0)
     widths = keys.value("intermediate_size")
     widths = widths if isinstance(widths, list) else [keys.size("intermediate_size", 16384)] * count
-    if len(widths) < count or not all([type(width) is int and width > 0 for width in widths]):
-        raise keys.refusal(
-            "intermediate_size", f"expected the widths of {count} layers, got {widths!r}"
-        )
-    if first <= 0 or not all([layer in listed[:first] for layer in listed]):
-        raise keys.refusal(
-            "num_kv_shared_layers",
-            f"expected layers of each kind that make keys, got {count - first} of {count} that "
-            "share",
-        )
+    keys.refuse(
+        "intermediate_size",
+        len(widths) < count or not all([type(width) is int and width > 0 for width in widths]),
+        f"expected the widths of {count} layers, got {widths!r}",
+    )
+    keys.refuse(
+        "num_kv_shared_layers",
+        first <= 0 or not all([layer in listed[:first] for layer in listed]),
+        f"expected layers of each kind that make keys, got {count - first} of {count} that share",
+    )
     layers = [
         {**layer, "intermediate_size": width} for layer, width in zip(listed, widths, strict=False)
     ]
@@ -218,11 +219,11 @@ def _attention(keys: Keys) -> Fields:
     listed = keys.value("compress_ratios")
     if listed is not None and keys.value("layer_types") is None:
         kinds = {4: known[_SPARSE], 128: known[_HEAVY], 0: known[_NEAR]}
-        if not isinstance(listed, list) or len(listed) < count or not {*listed} <= kinds.keys():
-            raise keys.refusal(
-                "compress_ratios",
-                f"expected one of 0, 4 and 128 for each of {count} layers, got {listed!r}",
-            )
+        keys.refuse(
+            "compress_ratios",
+            not isinstance(listed, list) or len(listed) < count or not {*listed} <= kinds.keys(),
+            f"expected one of 0, 4 and 128 for each of {count} layers, got {listed!r}",
+        )
         layers = [kinds[ratio] for ratio in listed[:count]]
     else:
         layers = named_layers(
@@ -278,12 +279,12 @@ OF_DEEPSEEK4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
 def _encoder(keys: Keys) -> dict[str, int]:
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
     sizes = {name: keys.size(name) for name in names}
-    if sizes["hidden_size"] % sizes["num_attention_heads"]:
-        raise keys.refusal(
-            "hidden_size",
-            f"expected a multiple of the {sizes['num_attention_heads']} heads, got "
-            f"{sizes['hidden_size']}",
-        )
+    keys.refuse(
+        "hidden_size",
+        sizes["hidden_size"] % sizes["num_attention_heads"],
+        f"expected a multiple of the {sizes['num_attention_heads']} heads, got "
+        f"{sizes['hidden_size']}",
+    )
     return sizes
 
 

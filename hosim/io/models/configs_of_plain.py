@@ -7,10 +7,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from hosim.io.models.config import Decoder, Layered
+from hosim.io.models.config import Decoder, Gpt2, Layered
 from hosim.io.models.config_keys import Keys, all_biases
 from hosim.io.models.config_parts import kinds_of, share_turned
-from hosim.io.models.gpt2 import Gpt2
 
 
 def _opt(keys: Keys) -> Decoder:
@@ -218,10 +217,11 @@ def _gpt_neo(keys: Keys) -> Decoder:
     layers = keys.either("num_layers", "num_hidden_layers")
     given = keys.value("attention_types") or [[["global", "local"], layers]]
     names = [name for kinds, count in given for _ in range(count) for name in kinds][:layers]
-    if len(names) < layers or not {*names} <= {"global", "local"}:
-        raise keys.refusal(
-            "attention_types", f"expected {layers} layers of 'global' or 'local', got {given!r}"
-        )
+    keys.refuse(
+        "attention_types",
+        len(names) < layers or not {*names} <= {"global", "local"},
+        f"expected {layers} layers of 'global' or 'local', got {given!r}",
+    )
     windows = {
         "global": {"sliding_window": 0},
         "local": {"sliding_window": keys.size("window_size", 256)},

@@ -167,7 +167,9 @@ class _Sharing:
         self.learned: dict[str, Learned] = {}
         self.reduced_after: dict[int, list[tuple[str, Learned]]] = {}
         for each in gradients:
-            for unit, learned in self._by_unit(each).items():
+            for unit, learned in grouped(
+                (self.unit[pair[0].tensor], pair) for pair in each
+            ).items():
                 last = max(
                     [
                         base.writers[base.tensor_index[gradient.tensor]][-1]
@@ -239,11 +241,6 @@ class _Sharing:
                 if unit is not None:
                     stands[t] = self.whole[unit, stays(unit, place, self.run)].tensor
         _copied(self.t, op, stands, [self.base.ops[d].name for d in op.deps] if op.message else ())
-
-    def _by_unit(self, learned: Learned) -> dict[str, Learned]:
-        return grouped(
-            (self.unit[parameter.tensor], (parameter, gradient)) for parameter, gradient in learned
-        )
 
     # -- sizes
     # ----------------------------------------------------------------------------------------------
@@ -356,8 +353,9 @@ class _Sharing:
         shape = (flat.shape[0] // self.devices[unit],)
         made: dict[str, Any] = {"inputs": gradients, "result_kind": "gradient"}
         made["results"] = [(shape, dtype)]
-        name = f"{prefix}reduce_scatter"
-        (shard,) = self._send(unit, name, "reduce_scatter", REDUCE, flat.size, **made)
+        (shard,) = self._send(
+            unit, f"{prefix}reduce_scatter", "reduce_scatter", REDUCE, flat.size, **made
+        )
         if self.run.zero < 3 or dtype == "fp32":
             return shard
         how: dict[str, Any] = {"stream": REDUCE, "result_kind": "gradient"}
@@ -368,8 +366,12 @@ class _Sharing:
         gradients = [gradient for _, gradient in learned]
         for parameter, gradient in learned if self.run.zero >= 2 else ():
             if gradient.tensor in self.of_own_tokens:
-                label = f"{BACKWARD}{place[1]}{parameter.tensor}.all_reduce"
-                summed_over_tokens(self.t, self.run, label, [gradient])
+                summed_over_tokens(
+                    self.t,
+                    self.run,
+                    f"{BACKWARD}{place[1]}{parameter.tensor}.all_reduce",
+                    [gradient],
+                )
         if self.run.zero < 2 and self.devices[unit] == 1:
             self.learned[unit] = learned
             return

@@ -7,7 +7,6 @@ from dataclasses import replace
 from math import prod
 
 from hosim.io.models.collectives import all_reduced, received, replicated, sent
-from hosim.io.models.compressed_attention import compressed_attention
 from hosim.io.models.config import Decoder, Run, layer_sizes, layers_of, vocabulary
 from hosim.io.models.dense import projected, table
 from hosim.io.models.engine_layer import added_norm, engine_layer
@@ -28,7 +27,7 @@ from hosim.io.models.functions import (
 )
 from hosim.io.models.grouped_attention import grouped_attention
 from hosim.io.models.kv_cache import make_cache
-from hosim.io.models.latent_attention import latent_attention
+from hosim.io.models.latent_attention import compressed_attention, latent_attention
 from hosim.io.models.layer_inputs import Positions, from_input, inputs_of_layers
 from hosim.io.models.mixers import by_mixers
 from hosim.io.models.mlp import beside, feed_forward, half_of_layer, mixture
@@ -357,8 +356,9 @@ def _rotary(t: Tape, run: Run, width: int, scope: str) -> tuple[Value, Value]:
     """Cosines and sines of every position; they have no gradient."""
     shape = (1, run.tokens, width)
     with t.scope(scope):
-        inverse = t.held("inv_freq", (width // 2,), "fp32", "buffer")
-        angles = t.op("angles", "elementwise", [inverse], shape)
+        angles = t.op(
+            "angles", "elementwise", [t.held("inv_freq", (width // 2,), "fp32", "buffer")], shape
+        )
         cos = t.op(
             "cos.to", "copy", [t.op("cos", "elementwise", [angles], shape)], shape, run.dtype
         )

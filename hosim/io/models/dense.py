@@ -4,6 +4,7 @@ heads, an MLP of two layers.
 
 from collections.abc import Callable, Mapping
 from math import prod
+from typing import Any
 
 from hosim.data.graph_parts import READ, REST
 from hosim.io.models.attention import AttentionKernel, attention
@@ -88,6 +89,28 @@ def factor(
     return t.parameter(
         name, shape, run.weights, kind, home, group=run.group or 0, computes=computes, parts=parts
     )
+
+
+def convolution(
+    t: Tape, run: Run, label: str, x: Value, factor: tuple[int, ...], made: tuple[int, ...]
+) -> Value:
+    """A convolution of ``x`` by a weight of the shape ``factor``, [width, ...], and its bias; the
+    result has the shape ``made``, [..., width].
+    """
+    weight = t.parameter("weight", factor, run.dtype)
+    bias = t.parameter("bias", factor[:1], run.dtype)
+    flops = 2 * prod(made) * prod(factor[1:])
+    y = t.op(label, "convolution", [x, weight, bias], made, flops=flops)
+
+    def gradient(g: Value) -> None:
+        of_input, of_weight = f"{label}.grad_input", f"{label}.grad_weight"
+        if x.node:
+            t.give(x, t.op(of_input, "convolution", [g, weight], x.shape, flops=flops))
+        how: dict[str, Any] = {"flops": flops, "gradient_of": weight}
+        t.give(weight, t.op(of_weight, "convolution", [g, x], weight.shape, **how))
+        t.give(bias, t.op(f"{label}.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
+
+    return t.note(y, gradient)
 
 
 def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Value:

@@ -17,7 +17,7 @@ from hosim.io.models.dense import projected
 from hosim.io.models.functions import add, gathered, linear, mul, operands, split, summed
 from hosim.io.models.kv_cache import Cache, Written, make_cache, written
 from hosim.io.models.latent_attention import latent_attention
-from hosim.io.models.layer_inputs import Positions, from_input
+from hosim.io.models.layer_inputs import Positions, from_input, sinks
 from hosim.io.models.mixers import by_mixers
 from hosim.io.models.mlp import (
     beside,
@@ -49,7 +49,7 @@ def engine_layer(
     if config.mixer == "none":
         return _with_mlp(t, config, run, n, x, pending, shared.inputs)
     x, inside = _entering(t, config, run, names.before_attention, x, pending)
-    y = _mixed(t, config, run, inside, shared)
+    y = by_mixers(t, config, run, inside, lambda: _attention(t, config, run, inside, shared))
     if config.post_norms:
         y = decoder_norm(t, config, run, names.after_attention, y)
     if config.parallel_block:
@@ -93,13 +93,6 @@ def _entering(
     return x, x
 
 
-def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
-    """Return the result of attention, another mixer of tokens, or both beside each other for
-    ``inside``.
-    """
-    return by_mixers(t, config, run, inside, lambda: _attention(t, config, run, inside, shared))
-
-
 def added_norm(
     t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None
 ) -> tuple[Value, Value]:
@@ -115,15 +108,6 @@ def added_norm(
             [(x.shape, x.dtype)] * 2,
         )
     return whole, normed
-
-
-def sinks(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
-    """The learned scores of the heads whose scope it is, beside those of keys."""
-    return (
-        (t.parameter("sinks", (config.num_attention_heads // run.tensor,), run.dtype),)
-        if config.attention_sinks
-        else ()
-    )
 
 
 def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
@@ -286,8 +270,9 @@ def _routed(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]
     scores = linear(t, x, weight, offset, label="router")
     added = correction(t, config, run, f"{gate}.{NAMES[config.names].correction}")
     beside = [] if added is None else [added]
-    results = [(shape, run.dtype), (shape, "int64")]
-    weights, chosen = t.ops("topk", "sort", [scores, *beside], results)
+    weights, chosen = t.ops(
+        "topk", "sort", [scores, *beside], [(shape, run.dtype), (shape, "int64")]
+    )
     return scaled_weights(t, config, run, weights, chosen), chosen
 
 

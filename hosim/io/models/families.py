@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from hosim.io.models.bert import Bert, bert
-from hosim.io.models.config import Decoder, Run
+from hosim.io.models.config import Decoder, Gpt2, Run
 from hosim.io.models.decoder import decoder
-from hosim.io.models.gpt2 import Gpt2
 from hosim.io.models.t5 import T5, t5
 from hosim.io.models.tape import Tape, Value
 from hosim.io.models.vision import Dit, Vit, dit, vit

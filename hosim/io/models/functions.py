@@ -81,8 +81,7 @@ def linear(
         if bias is not None:
             t.give(bias, t.op(f"{label}.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def operands(t: Tape, x: Value, weight: Value, *, once: bool = False) -> tuple[Value, Value]:
@@ -113,8 +112,7 @@ def add(t: Tape, a: Value, b: Value, label: str = "add") -> Value:
             if value.node:
                 t.give(value, _reduced(t, g, value, label))
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def mul(t: Tape, a: Value, b: Value, label: str = "mul") -> Value:
@@ -134,15 +132,15 @@ def mul(t: Tape, a: Value, b: Value, label: str = "mul") -> Value:
                 )
                 t.give(value, _reduced(t, whole, value, label))
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def scale(t: Tape, x: Value, label: str = "mul") -> Value:
     """``x`` times a number, or plus one."""
-    y = t.op(label, "elementwise", [x], x.shape)
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g], x.shape)))
-    return y
+    return t.note(
+        t.op(label, "elementwise", [x], x.shape),
+        lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g], x.shape)),
+    )
 
 
 def activation(t: Tape, x: Value, label: str, *, keeps: str = "input") -> Value:
@@ -150,41 +148,40 @@ def activation(t: Tape, x: Value, label: str, *, keeps: str = "input") -> Value:
     (tanh, sigmoid, rsqrt).
     """
     y = t.op(label, "elementwise", [x], x.shape)
-    t.note(
+    return t.note(
         y,
         lambda g: t.give(
             x, t.op(f"{label}.grad", "elementwise", [g, x if keeps == "input" else y], x.shape)
         ),
     )
-    return y
 
 
 def square(t: Tape, x: Value, label: str = "pow") -> Value:
     """``x ** 2``."""
-    y = t.op(label, "elementwise", [x], x.shape)
-    t.note(
-        y,
+    return t.note(
+        t.op(label, "elementwise", [x], x.shape),
         lambda g: t.give(
             x, t.op(f"{label}.grad", "elementwise", [g, x], x.shape, workspace=x.size)
         ),
     )
-    return y
 
 
 def mean(t: Tape, x: Value, label: str = "mean") -> Value:
     """Over the last extent, which becomes 1."""
-    y = t.op(label, "reduction", [x], (*x.shape[:-1], 1))
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g], x.shape)))
-    return y
+    return t.note(
+        t.op(label, "reduction", [x], (*x.shape[:-1], 1)),
+        lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g], x.shape)),
+    )
 
 
 def cast(t: Tape, x: Value, dtype: str, label: str = "to") -> Value:
     """``x`` in another dtype."""
     if x.dtype == dtype:
         return x
-    y = t.op(label, "copy", [x], x.shape, dtype)
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "copy", [g], x.shape, x.dtype)))
-    return y
+    return t.note(
+        t.op(label, "copy", [x], x.shape, dtype),
+        lambda g: t.give(x, t.op(f"{label}.grad", "copy", [g], x.shape, x.dtype)),
+    )
 
 
 def copied(
@@ -196,13 +193,12 @@ def copied(
     wanted = shape or x.shape
     y = t.op(label, "copy", [x], wanted)
     repeats = prod(wanted) > prod(x.shape)
-    t.note(
+    return t.note(
         y,
         lambda g: t.give(
             x, t.op(f"{label}.grad", "reduction", [g], x.shape) if repeats else g.view(*x.shape)
         ),
     )
-    return y
 
 
 def concatenated(t: Tape, parts: Sequence[Value], label: str = "cat") -> Value:
@@ -229,8 +225,7 @@ def concatenated(t: Tape, parts: Sequence[Value], label: str = "cat") -> Value:
             else:
                 t.give(part, replace(g, shape=part.shape))
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def split(t: Tape, x: Value, sizes: Sequence[int], label: str = "split") -> list[Value]:
@@ -293,8 +288,7 @@ def embedding(t: Tape, weight: Value, ids: Value, label: str = "embedding") -> V
             ),
         )
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def gathered(t: Tape, x: Value, index: Value, rows: int, label: str = "index") -> Value:
@@ -303,9 +297,8 @@ def gathered(t: Tape, x: Value, index: Value, rows: int, label: str = "index") -
     """
     shape = (rows, *x.shape[1:])
     size = prod(shape) * ITEM_BYTES[x.dtype]
-    y = t.op(label, "gather", [x, index], shape, accessed=size + min(size, x.size) + index.size)
-    t.note(
-        y,
+    return t.note(
+        t.op(label, "gather", [x, index], shape, accessed=size + min(size, x.size) + index.size),
         lambda g: t.give(
             x,
             t.op(
@@ -317,14 +310,14 @@ def gathered(t: Tape, x: Value, index: Value, rows: int, label: str = "index") -
             ),
         ),
     )
-    return y
 
 
 def summed(t: Tape, x: Value, shape: tuple[int, ...], label: str = "sum") -> Value:
     """``x`` added up to ``shape``; its gradient repeats a view."""
-    y = t.op(label, "reduction", [x], shape)
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "copy", [g], x.shape)))
-    return y
+    return t.note(
+        t.op(label, "reduction", [x], shape),
+        lambda g: t.give(x, t.op(f"{label}.grad", "copy", [g], x.shape)),
+    )
 
 
 def softmax(t: Tape, x: Value, dtype: str | None = None, label: str = "softmax") -> Value:
@@ -332,8 +325,9 @@ def softmax(t: Tape, x: Value, dtype: str | None = None, label: str = "softmax")
     kept = dtype or x.dtype
     workspace = x.size * ITEM_BYTES[kept] // ITEM_BYTES[x.dtype] if kept != x.dtype else 0
     y = t.op(label, "softmax", [x], x.shape, kept, workspace=workspace)
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "softmax", [g, y], x.shape, x.dtype)))
-    return y
+    return t.note(
+        y, lambda g: t.give(x, t.op(f"{label}.grad", "softmax", [g, y], x.shape, x.dtype))
+    )
 
 
 def _masked(t: Tape, label: str, inputs: Sequence[Value]) -> tuple[Value, ...]:
@@ -350,8 +344,7 @@ def dropout(t: Tape, x: Value, rate: float, label: str = "dropout") -> Value:
     if not rate or not t.training:
         return x
     y, mask = _masked(t, label, [x])
-    t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, mask], x.shape)))
-    return y
+    return t.note(y, lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g, mask], x.shape)))
 
 
 def dropout_added(
@@ -367,8 +360,7 @@ def dropout_added(
             t.give(y, t.op(f"{label}.grad", "elementwise", [g, mask], y.shape))
         t.give(x, g)
 
-    t.note(z, gradient)
-    return z
+    return t.note(z, gradient)
 
 
 def cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
@@ -381,14 +373,16 @@ def cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
         chances,
         lambda g: t.give(wide, t.op("log_softmax.grad", "softmax", [g, chances], wide.shape)),
     )
-    loss = t.op(
-        "nll_loss", "reduction", [chances, labels], SCALAR, accessed=labels.size + 4 * labels.rows
-    )
-    t.note(
-        loss,
+    return t.note(
+        t.op(
+            "nll_loss",
+            "reduction",
+            [chances, labels],
+            SCALAR,
+            accessed=labels.size + 4 * labels.rows,
+        ),
         lambda g: t.give(chances, t.op("nll_loss.grad", "elementwise", [g, labels], chances.shape)),
     )
-    return loss
 
 
 def compiled_cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
@@ -396,16 +390,15 @@ def compiled_cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
     is kept, and the logits as they are.
     """
     sums = t.op("log_sum_exp", "reduction", [logits], (logits.rows, 1), "fp32")
-    loss = t.op(
-        "nll_loss",
-        "reduction",
-        [logits, sums, labels],
-        SCALAR,
-        "fp32",
-        accessed=labels.size + sums.size + 4 * labels.rows,
-    )
-    t.note(
-        loss,
+    return t.note(
+        t.op(
+            "nll_loss",
+            "reduction",
+            [logits, sums, labels],
+            SCALAR,
+            "fp32",
+            accessed=labels.size + sums.size + 4 * labels.rows,
+        ),
         lambda g: t.give(
             logits,
             t.op(
@@ -417,7 +410,6 @@ def compiled_cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
             ),
         ),
     )
-    return loss
 
 
 def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
@@ -464,8 +456,7 @@ def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
         for value, gradient_of in zip((x, weight), sums, strict=False):
             t.give(value, gradient_of)
 
-    t.note(loss, gradient)
-    return loss
+    return t.note(loss, gradient)
 
 
 def _wider(a: Value, b: Value) -> Value:

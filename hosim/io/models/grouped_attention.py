@@ -9,13 +9,11 @@ from hosim.io.models.attention import AttentionKernel, attention, rotated
 from hosim.io.models.collectives import all_reduced, ns_to_send, of_own_heads, replicated, shared
 from hosim.io.models.config import Decoder, Run, key_heads
 from hosim.io.models.dense import projected
-from hosim.io.models.engine_layer import sinks
 from hosim.io.models.functions import activation, concatenated, mul, split
-from hosim.io.models.kv_cache import Cache, make_blocks
-from hosim.io.models.layer_inputs import Positions
+from hosim.io.models.kv_cache import Cache, keys_read, make_blocks, select_blocks, sparse_attention
+from hosim.io.models.layer_inputs import Positions, sinks
 from hosim.io.models.names import NAMES
 from hosim.io.models.norms import applied_norm, decoder_norm, head_norm_parameters, rms_norm
-from hosim.io.models.sparse_attention import keys_read, select_blocks, sparse_attention
 from hosim.io.models.tape import ITEM_BYTES, Tape, Value
 
 # -- gathered attention
@@ -41,8 +39,7 @@ def gathered_attention(
     Selective recomputation keeps its result, and gathers nothing again.
     """
     y, *kept = t.kept(lambda: _forward(t, run, (q, k, v), window, label))
-    t.note(y, lambda g: _gradient(t, run, (q, k, v), kept, g, window, label))
-    return y
+    return t.note(y, lambda g: _gradient(t, run, (q, k, v), kept, g, window, label))
 
 
 def keys_of_chunk(chunk: int, size: int, window: int) -> range:
@@ -78,8 +75,10 @@ def _forward(
             kernel=kernel and name,
             sizes=sizes,
         )
-    y = t.op(f"{label}.join", "copy", [kept[0], kept[2]], (batch, tokens, heads, width), q.dtype)
-    return (y, *kept)
+    return (
+        t.op(f"{label}.join", "copy", [kept[0], kept[2]], (batch, tokens, heads, width), q.dtype),
+        *kept,
+    )
 
 
 def _gathered(t: Tape, run: Run, pair: tuple[Value, Value], label: str) -> list[Value]:
@@ -207,9 +206,7 @@ def _exchanged(t: Tape, run: Run, x: Value, label: str, shape: tuple[int, ...]) 
         )
         return t.op(f"{name}.order", "copy", [there], made)
 
-    y = sent(x, label, shape)
-    t.note(y, lambda g: t.give(x, sent(g, f"{label}.grad", x.shape)))
-    return y
+    return t.note(sent(x, label, shape), lambda g: t.give(x, sent(g, f"{label}.grad", x.shape)))
 
 
 def _own(t: Tape, run: Run, scores: Value, label: str) -> Value:
@@ -233,8 +230,7 @@ def _own(t: Tape, run: Run, scores: Value, label: str) -> Value:
             ),
         )
 
-    t.note(own, gradient)
-    return own
+    return t.note(own, gradient)
 
 
 # -- grouped attention -----------------------------------------------------------------------------
@@ -378,8 +374,7 @@ def _attended(
     kernel = AttentionKernel(
         run.attention, causal=True, drops=drops, window=window, library=run.attention_kernel
     )
-    again = run.recompute_attention
-    return attention(t, q, k, v, kernel, shared.mask, extra=extra, again=again)
+    return attention(t, q, k, v, kernel, shared.mask, extra=extra, again=run.recompute_attention)
 
 
 def _turned(
@@ -423,8 +418,7 @@ def ring_attention(t: Tape, run: Run, q: Value, k: Value, v: Value, label: str =
     is inside of one op.
     """
     y, lse = t.kept(lambda: _ring_forward(t, run, q, k, v, label))
-    t.note(y, lambda g: _ring_gradient(t, run, (q, k, v), y, lse, g, label))
-    return y
+    return t.note(y, lambda g: _ring_gradient(t, run, (q, k, v), y, lse, g, label))
 
 
 def _ring_forward(

@@ -63,3 +63,12 @@ def from_input(t: Tape, config: Decoder, run: Run, x: Value, inputs: Value) -> V
         "post_per_layer_input_norm",
         projected(t, run, "per_layer_projection", y, x.shape[-1]),
     )
+
+
+def sinks(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
+    """The learned scores of the heads whose scope it is, beside those of keys."""
+    return (
+        (t.parameter("sinks", (config.num_attention_heads // run.tensor,), run.dtype),)
+        if config.attention_sinks
+        else ()
+    )

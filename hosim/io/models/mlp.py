@@ -44,7 +44,8 @@ def feed_forward(
     else:
         gate = projected(t, run, names.gate, x, mine, bias=bias)
         if run.fused:
-            inside = _swiglu(t, gate, projected(t, run, names.up, x, mine, bias=bias))
+            up = projected(t, run, names.up, x, mine, bias=bias)
+            inside = _swiglu(t, gate.shape, gate, up)
         else:
             opened = activated(t, run, config.hidden_act, gate)
             inside = mul(t, opened, projected(t, run, names.up, x, mine, bias=bias))
@@ -90,8 +91,7 @@ def _activated(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
                 slope, t.op("xielu.grad_alpha", "reduction", [g, x], slope.shape, gradient_of=slope)
             )
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Value:
@@ -101,7 +101,7 @@ def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Valu
     if not config.gated_mlp:
         return activated(t, run, config.hidden_act, both)
     if run.fused:
-        return _swiglu_of(t, both, width)
+        return _swiglu(t, (*both.shape[:-1], width), both)
     gate, up = split(t, both, (width, width), "chunk")
     return mul(t, activated(t, run, config.hidden_act, gate), up)
 
@@ -273,15 +273,16 @@ def _top(t: Tape, chances: Value, top: int) -> tuple[Value, Value]:
 
 def gathered_columns(t: Tape, x: Value, columns: Value) -> Value:
     """Return the elements in ``columns`` of each row of ``x``."""
-    y = t.op(
-        "gather",
-        "gather",
-        [x, columns],
-        columns.shape,
-        accessed=2 * x.rows * columns.shape[-1] * ITEM_BYTES[x.dtype] + columns.size,
+    return t.note(
+        t.op(
+            "gather",
+            "gather",
+            [x, columns],
+            columns.shape,
+            accessed=2 * x.rows * columns.shape[-1] * ITEM_BYTES[x.dtype] + columns.size,
+        ),
+        lambda g: t.give(x, t.op("gather.grad", "scatter", [g, columns], x.shape)),
     )
-    t.note(y, lambda g: t.give(x, t.op("gather.grad", "scatter", [g, columns], x.shape)))
-    return y
 
 
 def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chosen: Value) -> Value:
@@ -421,8 +422,7 @@ def _biased(
         t.give(bias, t.op(f"{name}.grad", "reduction", [g, chosen], bias.shape, gradient_of=bias))
         t.give(x, g)
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _grouped(
@@ -463,31 +463,21 @@ def _grouped(
             t.give(x, t.op(f"{label}.grad_input", "matmul", inputs, x.shape, x.dtype, **how_of))
         inputs, shape = [arrived, entering, offsets], weight.shape
         how_of = {"gradient_of": weight, "sizes": (*sizes, wide, narrow), **back}
-        name = f"{label}.grad_weight"
-        t.give(weight, t.op(name, "matmul", inputs, shape, weight.dtype, **how_of))
+        t.give(
+            weight, t.op(f"{label}.grad_weight", "matmul", inputs, shape, weight.dtype, **how_of)
+        )
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
-def _swiglu(t: Tape, gate: Value, up: Value) -> Value:
-    y = t.op("swiglu", "elementwise", [gate, up], gate.shape)
+def _swiglu(t: Tape, shape: tuple[int, ...], *parts: Value) -> Value:
+    """The activation of a gate times what it opens, in ``shape``; both may be one tensor."""
+    y = t.op("swiglu", "elementwise", parts, shape)
 
     def gradient(g: Value) -> None:
-        grads = t.ops(
-            "swiglu.grad",
-            "elementwise",
-            [g, gate, up],
-            [(gate.shape, gate.dtype), (up.shape, up.dtype)],
-        )
-        t.give(gate, grads[0])
-        t.give(up, grads[1])
+        results = [(part.shape, part.dtype) for part in parts]
+        grads = t.ops("swiglu.grad", "elementwise", [g, *parts], results)
+        for part, grad in zip(parts, grads, strict=True):
+            t.give(part, grad)
 
-    t.note(y, gradient)
-    return y
-
-
-def _swiglu_of(t: Tape, both: Value, width: int) -> Value:
-    y = t.op("swiglu", "elementwise", [both], (*both.shape[:-1], width))
-    t.note(y, lambda g: t.give(both, t.op("swiglu.grad", "elementwise", [g, both], both.shape)))
-    return y
+    return t.note(y, gradient)

@@ -45,7 +45,6 @@ class PartNames:
     down: str = "down_proj"
     after_mlp: str = "post_feedforward_layernorm"
     norm: str = "norm"
-    head: str = "lm_head"
 
 
 _BLOOM = PartNames(

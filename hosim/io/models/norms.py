@@ -78,5 +78,4 @@ def _kernel(t: Tape, x: Value, parameters: list[Value], label: str, statistics: 
                 p, t.op(f"{label}.grad_{name}", "reduction", [g, x, found], p.shape, gradient_of=p)
             )
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)

@@ -326,10 +326,6 @@ def _compressed_tensors(said: Mapping[str, Any]) -> Packed | None:
     )
 
 
-def _fbgemm(said: Mapping[str, Any]) -> Packed | None:
-    return {"weights": "fp8_e4m3", "activations": "fp8"}
-
-
 def _bitsandbytes(said: Mapping[str, Any]) -> Packed | None:
     four = said.get("load_in_4bit", said.get("_load_in_4bit")) is True
     double = bool(said.get("bnb_4bit_use_double_quant", False))
@@ -340,19 +336,15 @@ def _bitsandbytes(said: Mapping[str, Any]) -> Packed | None:
     )
 
 
-def _mxfp4(said: Mapping[str, Any]) -> Packed | None:
-    return {"weights": "mxfp4", "packed": "experts"}
-
-
 _READERS: Mapping[str, Callable[[Mapping[str, Any]], Packed | None]] = {
     "gptq": _gptq,
     "awq": _awq,
     "fp8": _fp8,
-    "fbgemm_fp8": _fbgemm,
+    "fbgemm_fp8": lambda said: {"weights": "fp8_e4m3", "activations": "fp8"},
     "modelopt": _modelopt,
     "modelopt_fp4": _modelopt,
     "compressed-tensors": _compressed_tensors,
     "bitsandbytes": _bitsandbytes,
-    "mxfp4": _mxfp4,
+    "mxfp4": lambda said: {"weights": "mxfp4", "packed": "experts"},
 }
 """By ``quant_method``."""

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from hosim.io.models.bert import Bert
-from hosim.io.models.config import Decoder, Layered
+from hosim.io.models.config import Decoder, Gpt2, Layered
 from hosim.io.models.config_json import READERS
 from hosim.io.models.config_keys import Keys
-from hosim.io.models.gpt2 import Gpt2
 from hosim.io.models.t5 import T5
 from hosim.io.models.vision import Dit, Vit
 

@@ -3,10 +3,10 @@ of the run.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from hosim.errors import refuse
+from hosim.errors import Rule, refuse
 from hosim.graph import DEVICE
 from hosim.io.models.config import Layered, Run
 
@@ -25,82 +25,8 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
     >>> at_home((), PRESETS["llama-3.1-8b"], Run(phase="train", optimizer_on="ddr")).states_home
     'ddr'
     """
-    optimizer, experts, heads, layers = [getattr(run, key) for key in PROCESSORS]
-    chosen = "/" in (optimizer or "")
-    latent = int(getattr(config, "kv_lora_rank", 0)) > 0
-    refuse(
-        (
-            (
-                "update",
-                optimizer is None and "update" in given,
-                "only an optimizer on another processor has it; give optimizer_on, too",
-            ),
-            (
-                "optimizer_share",
-                run.optimizer_share != 1
-                and ("/" in (optimizer or "/") or run.update != "synchronous"),
-                "works with optimizer_on: TIER and update: synchronous",
-            ),
-            (
-                "optimizer_on",
-                optimizer is not None and run.optimizer == "none",
-                "there is no optimizer to run there",
-            ),
-            (
-                "update",
-                run.update == "delayed"
-                and (run.replicas > 1 or run.main_gradients or run.dtype == "fp32"),
-                "delayed works for one device, a dtype narrower than fp32, and without "
-                "main_gradients",
-            ),
-            (
-                "experts_on",
-                experts is not None and not getattr(config, "num_experts", 0),
-                "this model has no experts",
-            ),
-            (
-                "experts_on",
-                experts is not None and (not run.merged or run.tensor > 1 or run.expert > 1),
-                "works with merged: true and experts that one device has",
-            ),
-            (
-                "attention_on",
-                heads is not None and run.phase != "decode",
-                "works for phase=decode; the attention of a prompt runs on the device",
-            ),
-            (
-                "attention_on",
-                heads is not None and (not run.merged or latent),
-                "works with merged: true, over heads of keys",
-            ),
-            (
-                "update",
-                chosen and run.update != "synchronous",
-                f"{run.update} is for an optimizer that is always on the other processor",
-            ),
-            (
-                "layers_on",
-                layers is not None
-                and (run.training or not run.merged or run.devices > run.pipeline),
-                "works for inference with merged: true, on one device or stages of a pipeline",
-            ),
-            (
-                "layers_on",
-                layers is not None and "/" not in layers,
-                f"expected {DEVICE}/TIER: which layers run where is the plan's to say; got "
-                f"{layers!r}",
-            ),
-            *[
-                (
-                    key,
-                    "/" in tier and not re.fullmatch(f"{DEVICE}/[^/]+", tier),
-                    f"expected a tier, or {DEVICE}/TIER for one of the two, got {tier!r}",
-                )
-                for key in PROCESSORS
-                if (tier := getattr(run, key)) is not None
-            ],
-        )
-    )
+    refuse(_of_optimizer(given, run))
+    refuse(_of_parts(config, run))
     # where a plan chooses, what these ops read has no home
     implied = {
         home: tier
@@ -110,3 +36,83 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
         and getattr(run, home) is None
     }
     return replace(run, **implied)
+
+
+def _of_optimizer(given: Collection[str], run: Run) -> Sequence[Rule]:
+    """There is an optimizer to run on another processor, and it can run there as is asked."""
+    optimizer = run.optimizer_on
+    return (
+        (
+            "update",
+            optimizer is None and "update" in given,
+            "only an optimizer on another processor has it; give optimizer_on, too",
+        ),
+        (
+            "optimizer_share",
+            run.optimizer_share != 1 and ("/" in (optimizer or "/") or run.update != "synchronous"),
+            "works with optimizer_on: TIER and update: synchronous",
+        ),
+        (
+            "optimizer_on",
+            optimizer is not None and run.optimizer == "none",
+            "there is no optimizer to run there",
+        ),
+        (
+            "update",
+            run.update == "delayed"
+            and (run.replicas > 1 or run.main_gradients or run.dtype == "fp32"),
+            "delayed works for one device, a dtype narrower than fp32, and without main_gradients",
+        ),
+    )
+
+
+def _of_parts(config: Layered, run: Run) -> Sequence[Rule]:
+    """The phase and the model have the parts that run on other processors."""
+    experts, heads, layers = run.experts_on, run.attention_on, run.layers_on
+    latent = int(getattr(config, "kv_lora_rank", 0)) > 0
+    return (
+        (
+            "experts_on",
+            experts is not None and not getattr(config, "num_experts", 0),
+            "this model has no experts",
+        ),
+        (
+            "experts_on",
+            experts is not None and (not run.merged or run.tensor > 1 or run.expert > 1),
+            "works with merged: true and experts that one device has",
+        ),
+        (
+            "attention_on",
+            heads is not None and run.phase != "decode",
+            "works for phase=decode; the attention of a prompt runs on the device",
+        ),
+        (
+            "attention_on",
+            heads is not None and (not run.merged or latent),
+            "works with merged: true, over heads of keys",
+        ),
+        (
+            "update",
+            "/" in (run.optimizer_on or "") and run.update != "synchronous",
+            f"{run.update} is for an optimizer that is always on the other processor",
+        ),
+        (
+            "layers_on",
+            layers is not None and (run.training or not run.merged or run.devices > run.pipeline),
+            "works for inference with merged: true, on one device or stages of a pipeline",
+        ),
+        (
+            "layers_on",
+            layers is not None and "/" not in layers,
+            f"expected {DEVICE}/TIER: which layers run where is the plan's to say; got {layers!r}",
+        ),
+        *[
+            (
+                key,
+                "/" in tier and not re.fullmatch(f"{DEVICE}/[^/]+", tier),
+                f"expected a tier, or {DEVICE}/TIER for one of the two, got {tier!r}",
+            )
+            for key in PROCESSORS
+            if (tier := getattr(run, key)) is not None
+        ],
+    )

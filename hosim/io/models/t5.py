@@ -192,8 +192,7 @@ def _product(t: Tape, a: Value, b: Value, shape: tuple[int, ...], inner: int, la
                 value, t.op(f"{label}.grad_{which}", "matmul", [g, other], value.shape, flops=flops)
             )
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _norm(t: Tape, run: Run, name: str, x: Value) -> Value:

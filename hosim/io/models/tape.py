@@ -404,9 +404,9 @@ class Tape:
     # -- gradients
     # ----------------------------------------------------------------------------------------------
 
-    def note(self, result: Value, gradient: Callable[[Value], None]) -> None:
-        """Going backward, call ``gradient`` with the gradient of ``result``, which passes on what
-        follows by :meth:`give`.
+    def note(self, result: Value, gradient: Callable[[Value], None]) -> Value:
+        """Return ``result``. Going backward, call ``gradient`` with its gradient, which passes on
+        what follows by :meth:`give`.
         """
         if self._notes is not None and result.node:
             scope = self._scope
@@ -416,6 +416,7 @@ class Tape:
                 gradient(g)
 
             self._notes.append((result, scoped))
+        return result
 
     def give(self, value: Value, gradient: Value) -> None:
         """Add ``gradient`` to that of ``value``, in place where its tensor stands for nothing
@@ -544,8 +545,7 @@ class Tape:
             notes, self._notes, self._phase = self._notes, None, BACKWARD
             self._play(again, g, notes)
 
-        self.note(result, gradient)
-        return result
+        return self.note(result, gradient)
 
     def dropped(self, value: Value, make: Callable[[], Value]) -> None:
         """Do not keep ``value`` for the backward pass: the first op there that reads it is preceded

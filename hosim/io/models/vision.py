@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hosim.io.models.config import Run, layers_of
 from hosim.io.models.dense import (
     attended,
+    convolution,
     dense,
     gelu,
     gelu_new,
@@ -67,31 +68,7 @@ def patches(t: Tape, run: Run, name: str, image: Value, patch: int, width: int) 
     batch, channels, side, _ = image.shape
     tokens, narrow = (side // patch) ** 2, channels * patch * patch
     with t.scope(name):
-        weight, bias = (
-            t.parameter("weight", (width, narrow), run.dtype),
-            t.parameter("bias", (width,), run.dtype),
-        )
-        flops = 2 * batch * tokens * narrow * width
-        y = t.op(
-            "conv2d", "convolution", [image, weight, bias], (batch, tokens, width), flops=flops
-        )
-
-        def gradient(g: Value) -> None:
-            t.give(
-                weight,
-                t.op(
-                    "conv2d.grad_weight",
-                    "convolution",
-                    [g, image],
-                    weight.shape,
-                    flops=flops,
-                    gradient_of=weight,
-                ),
-            )
-            t.give(bias, t.op("conv2d.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
-
-        t.note(y, gradient)
-    return y
+        return convolution(t, run, "conv2d", image, (width, narrow), (batch, tokens, width))
 
 
 def vit(t: Tape, config: Vit, run: Run) -> Value:
@@ -160,17 +137,17 @@ def _behind(t: Tape, first: Value, x: Value) -> Value:
         )
         t.give(x, t.op("cat.grad", "copy", [g], x.shape))
 
-    t.note(y, gradient)
-    return y
+    return t.note(y, gradient)
 
 
 def _first_token(t: Tape, x: Value) -> Value:
     """A view of the first token of each image; its gradient is that of all tokens, the rest
     zero.
     """
-    first = t.alias(x).view(x.shape[0], x.shape[-1])
-    t.note(first, lambda g: t.give(x, t.op("select.grad", "copy", [g], x.shape)))
-    return first
+    return t.note(
+        t.alias(x).view(x.shape[0], x.shape[-1]),
+        lambda g: t.give(x, t.op("select.grad", "copy", [g], x.shape)),
+    )
 
 
 def dit(t: Tape, config: Dit, run: Run) -> Value:

@@ -24,8 +24,11 @@ def stated_bytes(keys: Keys) -> int:
     """
     metadata = keys.inside(INDEX).inside("metadata")
     found = metadata.value("total_size")
-    if found is not None and (type(found) is not int or not 0 < found <= LARGEST):
-        raise metadata.refusal("total_size", f"expected a number of bytes, got {found!r}")
+    metadata.refuse(
+        "total_size",
+        found is not None and (type(found) is not int or not 0 < found <= LARGEST),
+        f"expected a number of bytes, got {found!r}",
+    )
     return found or 0
 
 

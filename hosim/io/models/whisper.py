@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from hosim.io.models.attention import AttentionKernel, attention
 from hosim.io.models.config import Run, first_layers
-from hosim.io.models.dense import dense, gelu, looked_up, mlp, normed, repeated, scored
+from hosim.io.models.dense import convolution, dense, gelu, looked_up, mlp, normed, repeated, scored
 from hosim.io.models.functions import add, dropout
 from hosim.io.models.kv_cache import held_heads
 from hosim.io.models.tape import Tape, Value
@@ -97,37 +97,10 @@ def _convolved(t: Tape, run: Run, name: str, x: Value, width: int, frames: int) 
     """Each of ``frames`` frames from three of ``x`` [batch, frames, channels], as a vector of
     ``width``.
     """
-    channels = x.shape[-1]
     with t.scope(name):
-        weight, bias = (
-            t.parameter("weight", (width, channels, 3), run.dtype),
-            t.parameter("bias", (width,), run.dtype),
+        return convolution(
+            t, run, "conv1d", x, (width, x.shape[-1], 3), (x.shape[0], frames, width)
         )
-        flops = 2 * x.shape[0] * frames * width * channels * 3
-        y = t.op(
-            "conv1d", "convolution", [x, weight, bias], (x.shape[0], frames, width), flops=flops
-        )
-
-        def gradient(g: Value) -> None:
-            if x.node:
-                t.give(
-                    x, t.op("conv1d.grad_input", "convolution", [g, weight], x.shape, flops=flops)
-                )
-            t.give(
-                weight,
-                t.op(
-                    "conv1d.grad_weight",
-                    "convolution",
-                    [g, x],
-                    weight.shape,
-                    flops=flops,
-                    gradient_of=weight,
-                ),
-            )
-            t.give(bias, t.op("conv1d.grad_bias", "reduction", [g], bias.shape, gradient_of=bias))
-
-        t.note(y, gradient)
-    return y
 
 
 def _encoder_layer(t: Tape, config: Whisper, run: Run, x: Value) -> Value:

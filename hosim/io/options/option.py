@@ -74,16 +74,11 @@ class Option:
         """The value of a keyword. Raises :class:`InputError` for one of another kind."""
         if value is None and self.default is None:
             return None
-        if self.of is bool:
-            return flag(value, self.name)
+        if self.of in (bool, float, Path):
+            return {bool: flag, float: real, Path: file_of}[self.of](value, self.name)
         if self.of is int:
             least = -1 if self.least is None else int(self.least)
-            most = LARGEST if self.most is None else int(self.most)
-            return whole(value, self.name, least, most)
-        if self.of is float:
-            return real(value, self.name)
-        if self.of is Path:
-            return file_of(value, self.name)
+            return whole(value, self.name, least, LARGEST if self.most is None else int(self.most))
         if self.of is Callable and not callable(value):
             raise InputError(f"expected a function, got {shown(value, 60)}", source=self.name)
         if self.of is str and not self.takes and not isinstance(value, str):

@@ -9,10 +9,8 @@ if TYPE_CHECKING:
         FORMAT,
         load_runtime,
         runtime_from_dict,
-        runtime_to_dict,
-    )
-    from hosim.io.runtimes.runtime_of_workload import (
         runtime_named,
+        runtime_to_dict,
         runtimes_for,
         under_runtime,
         with_runtime,
@@ -21,8 +19,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "runtime_file": "FORMAT load_runtime runtime_from_dict runtime_to_dict",
-            "runtime_of_workload": "runtime_named runtimes_for under_runtime with_runtime",
+            "runtime_file": "FORMAT load_runtime runtime_from_dict runtime_named runtime_to_dict "
+            "runtimes_for under_runtime with_runtime",
         },
     )
 

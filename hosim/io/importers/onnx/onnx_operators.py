@@ -90,10 +90,6 @@ def contrib(operator: str, call: ContribCall) -> Answer | None:
         return None
 
 
-def _as_first(call: ContribCall) -> Answer:
-    return [call.dims(0)], 0
-
-
 def _normalised(call: ContribCall) -> Answer:
     """The result, mean and inverse deviation of each row, and the sum that was normalised."""
     shape = call.dims(0)
@@ -256,7 +252,7 @@ _OPERATORS: Mapping[str, Callable[[ContribCall], Answer]] = {
         """BiasGelu FastGelu QuickGelu Gelu BiasAdd BiasDropout BitmaskDropout BitmaskBiasDropout RotaryEmbedding GemmaRotaryEmbedding
         DequantizeLinear QuantizeLinear QLinearSigmoid QLinearLeakyRelu QLinearSoftmax GroupNorm SkipGroupNorm Inverse Rfft
         Trilu""".split(),  # noqa: SIM905
-        _as_first,
+        lambda call: ([call.dims(0)], 0),
     ),
     **dict.fromkeys(
         """LayerNormalization SimplifiedLayerNormalization SkipLayerNormalization SkipSimplifiedLayerNormalization""".split(),  # noqa: SIM905

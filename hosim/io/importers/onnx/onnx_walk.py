@@ -207,8 +207,9 @@ def walk(content: bytes, name: str, dims: Mapping[str, int]) -> Graph:
         OverflowError,
         onnx.checker.ValidationError,
     ) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(f"damaged model: {reason[:200]}; export it again") from None
+        raise InputError(
+            f"damaged model: {' '.join(str(error).split())[:200]}; export it again"
+        ) from None
 
 
 @dataclass(slots=True)

@@ -14,11 +14,6 @@ if TYPE_CHECKING:
     )
     from hosim.io.importers.recordings.kineto import call_role, parse_kineto, read_kineto
     from hosim.io.importers.recordings.kineto_before import ended_before
-    from hosim.io.importers.recordings.kineto_blocks import (
-        RecordedBlock,
-        blocks_of,
-        device_of_blocks,
-    )
     from hosim.io.importers.recordings.kineto_events import (
         MODULE,
         Annotation,
@@ -40,7 +35,12 @@ if TYPE_CHECKING:
         stream_of,
         waits,
     )
-    from hosim.io.importers.recordings.kineto_workload import import_kineto
+    from hosim.io.importers.recordings.kineto_workload import (
+        RecordedBlock,
+        blocks_of,
+        device_of_blocks,
+        import_kineto,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
@@ -48,12 +48,11 @@ else:
             "kernel_tables": "KernelTable measured_times of_machine read_kernel_tables tables_text",
             "kineto": "call_role parse_kineto read_kineto",
             "kineto_before": "ended_before",
-            "kineto_blocks": "RecordedBlock blocks_of device_of_blocks",
             "kineto_events": "Annotation CpuOp DeviceInfo DeviceOp HostCall KinetoTrace MODULE "
             "MemoryEvent SyncRecord",
-            "kineto_waits": "CLOCK_STEP_NS ProgramOrder StreamId Waits blocks program_order "
-            "stream_of waits",
-            "kineto_workload": "import_kineto",
+            "kineto_waits": "CLOCK_STEP_NS ProgramOrder StreamId Waits blocks program_order stream_of "
+            "waits",
+            "kineto_workload": "RecordedBlock blocks_of device_of_blocks import_kineto",
         },
     )
 

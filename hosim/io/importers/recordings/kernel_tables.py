@@ -184,8 +184,9 @@ def check_sizes(
     wrong = first_wrong(kernel, sizes)
     if wrong is not None:
         row, expected = wrong
-        where = f"line {np.flatnonzero(chosen)[row] + 2}"
-        raise InputError(f"expected {expected}", source=source, where=where)
+        raise InputError(
+            f"expected {expected}", source=source, where=f"line {np.flatnonzero(chosen)[row] + 2}"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -377,10 +378,6 @@ def _distributions(columns: TableColumns) -> npt.NDArray[np.str_]:
     return columns.known("distribution", names)
 
 
-def _gemm(columns: TableColumns) -> Sorted:
-    return _rows_of("gemm", columns, {name: columns.numbers(name, 1) for name in "mnk"})
-
-
 def _attention(columns: TableColumns) -> Sorted:
     """Prefill rows count ``isl`` queries; generation rows have ``isl + step`` keys, the new one
     among them.
@@ -451,7 +448,9 @@ def _collective(columns: TableColumns) -> Sorted:
 
 _READERS: Mapping[str, Callable[[TableColumns], Sorted]] = {
     "hosim": _own,
-    "gemm": _gemm,
+    "gemm": lambda columns: _rows_of(
+        "gemm", columns, {name: columns.numbers(name, 1) for name in "mnk"}
+    ),
     "attention": _attention,
     "latent attention": _latent,
     "moe": _moe,

@@ -64,8 +64,8 @@ class DeviceOp:
     shared_bytes: int | None = None
     collective: Collective | None = None
     migration: bool = False
-    """Whether this is no copy that a program asked for, but pages of managed memory that follow
-    whoever touches them.
+    """True for pages of managed memory that follow whoever touches them, which no program asked
+    to copy.
     """
 
     @property

@@ -11,18 +11,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from hosim.errors import InputError
-from hosim.io.importers.torch_programs.pt2_fields import (
+from hosim.io.importers.torch_programs.pt2_text import (
+    check_expression,
     fields,
     flag,
     items,
     mapping,
     number,
     only,
+    symbol_of,
     text,
     whole,
     word,
 )
-from hosim.io.importers.torch_programs.pt2_text import check_expression, symbol_of
 from hosim.limits import within
 
 TARGET = re.compile(
@@ -32,8 +33,8 @@ TARGET = re.compile(
     r"|torch\.ops\.higher_order\.[a-z_]+|torch\.sym_[a-z]+|_operator\.[a-z_]+|math\.[a-z]+",
     re.ASCII,
 )
-"""What a node may call: a registered op of these libraries, arithmetic on sizes, or an op around a
-subgraph.
+"""The targets that a node may call: a registered op of these libraries, arithmetic on sizes, or an
+op around a subgraph.
 """
 
 
@@ -234,26 +235,17 @@ def _no_op(target: str) -> str:
 def _output(data: Any, where: str) -> Any:
     """The name that an output gives its value, ``None`` for one without, or a list of such."""
     kind, value = only(data, where)
-    if kind == "as_tensor":
-        return word(fields(value, where, ("name",))["name"], where)
-    if kind in ("as_sym_int", "as_sym_float", "as_sym_bool"):
-        return _symbol_name(value, where)
-    if kind == "as_tensors":
-        return [word(fields(item, where, ("name",))["name"], where) for item in items(value, where)]
-    if kind in ("as_sym_ints", "as_sym_floats", "as_sym_bools"):
-        return [_symbol_name(item, where) for item in items(value, where)]
-    if kind in ("as_none", "as_int", "as_float", "as_bool", "as_string"):
-        return None
-    if kind in ("as_ints", "as_floats", "as_bools", "as_strings"):
-        return [None] * len(items(value, where))
-    if kind == "as_optional_tensor":
-        return _output(value, where)
-    if kind == "as_optional_tensors":
-        return [_output(item, where) for item in items(value, where)]
-    raise InputError(
-        f"hosim does not import an output that is {kind!r}; export the program without it",
-        where=where,
-    )
+    reader = _OUTPUTS.get(kind)
+    if reader is None:
+        raise InputError(
+            f"hosim does not import an output that is {kind!r}; export the program without it",
+            where=where,
+        )
+    return reader(value, where)
+
+
+def _name(data: Any, where: str) -> str:
+    return word(fields(data, where, ("name",))["name"], where)
 
 
 def _symbol_name(data: Any, where: str) -> str | None:
@@ -274,7 +266,7 @@ def read_argument(data: Any, where: str) -> Any:
 
 
 def _reference(data: Any, where: str) -> Pt2Value:
-    return Pt2Value(word(fields(data, where, ("name",))["name"], where))
+    return Pt2Value(_name(data, where))
 
 
 def _symbolic(data: Any, where: str) -> Any:
@@ -405,3 +397,19 @@ _ARGUMENTS: Mapping[str, Callable[[Any, str], Any]] = {
 """The reader of each kind of argument. Custom objects, operators and dicts as arguments are not
 imported.
 """
+
+_OUTPUTS: Mapping[str, Callable[[Any, str], Any]] = {
+    "as_tensor": _name,
+    "as_tensors": _each(_name),
+    **dict.fromkeys(("as_sym_int", "as_sym_float", "as_sym_bool"), _symbol_name),
+    **dict.fromkeys(("as_sym_ints", "as_sym_floats", "as_sym_bools"), _each(_symbol_name)),
+    **dict.fromkeys(
+        ("as_none", "as_int", "as_float", "as_bool", "as_string"), lambda data, where: None
+    ),
+    **dict.fromkeys(
+        ("as_ints", "as_floats", "as_bools", "as_strings"), _each(lambda item, where: None)
+    ),
+    "as_optional_tensor": _output,
+    "as_optional_tensors": _each(_output),
+}
+"""The reader of each kind of output."""

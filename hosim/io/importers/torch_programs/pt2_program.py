@@ -12,7 +12,16 @@ from typing import Any
 from hosim.base.files import content_of
 from hosim.errors import InputError
 from hosim.io.importers.torch_programs.pt2_archive import CONSTANTS, MODEL, WEIGHTS, Pt2Archive
-from hosim.io.importers.torch_programs.pt2_fields import (
+from hosim.io.importers.torch_programs.pt2_graph import (
+    Pt2Graph,
+    Pt2Tensor,
+    Pt2Value,
+    read_argument,
+    read_graph,
+    read_tensor,
+)
+from hosim.io.importers.torch_programs.pt2_text import (
+    check_containers,
     fields,
     flag,
     items,
@@ -23,15 +32,6 @@ from hosim.io.importers.torch_programs.pt2_fields import (
     whole,
     word,
 )
-from hosim.io.importers.torch_programs.pt2_graph import (
-    Pt2Graph,
-    Pt2Tensor,
-    Pt2Value,
-    read_argument,
-    read_graph,
-    read_tensor,
-)
-from hosim.io.importers.torch_programs.pt2_text import check_containers
 
 _SCHEMA = 8
 
@@ -129,8 +129,7 @@ def _program(model: Any, held: Mapping[str, Pt2Payload]) -> Pt2Program:
         ("graph_module", "opset_version", "range_constraints", "schema_version"),
         ("verifiers", "torch_version", "guards_code"),
     )
-    version = fields(keys["schema_version"], "schema_version", ("major", "minor"))
-    if version["major"] != _SCHEMA:
+    if fields(keys["schema_version"], "schema_version", ("major", "minor"))["major"] != _SCHEMA:
         raise InputError(
             f"expected schema {_SCHEMA}, got another; write it again with torch 2.13",
             where="schema_version",
@@ -213,8 +212,9 @@ def _input(data: Any, where: str) -> Pt2Input:
         )
     key, role = _HELD[kind]
     keys = fields(value, where, ("arg", key), ("persistent",) if kind == "buffer" else ())
-    arg = fields(keys["arg"], where, ("name",))
-    return Pt2Input(role, word(arg["name"], where), text(keys[key], where))
+    return Pt2Input(
+        role, word(fields(keys["arg"], where, ("name",))["name"], where), text(keys[key], where)
+    )
 
 
 def _update(data: Any, where: str) -> tuple[str, str] | None:

@@ -434,8 +434,7 @@ class _Machine:
         functional program makes it.
         """
         _, step = self.call(name, torch.ops.aten.copy_.default, (target, value), {})
-        same = self.recorder.number(target) == self.recorder.number(value)
-        if step is None or same:
+        if step is None or self.recorder.number(target) == self.recorder.number(value):
             return []
         if self.recorder.number(target) in self._scattered.get(self.recorder.number(value), ()):
             return [

@@ -117,9 +117,9 @@ def loss_of(
     given: Mapping[str, Any],
     loss: Callable[[Any, Mapping[str, Any]], Any] | None,
 ) -> torch.Tensor:
-    """What a step differentiates: ``loss(model, given)``, or without it what the model returns, or
-    the ``loss`` of that, as a key or as an attribute. Raises :class:`InputError` for what is no
-    loss.
+    """The loss that a step differentiates: ``loss(model, given)``, or without it what the model
+    returns, or the ``loss`` of that, as a key or as an attribute. Raises :class:`InputError` for
+    what is no loss.
     """
     if loss is None:
         value = _called("the model", given, lambda: model(**given))

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hosim.io.importers.torch_programs.torch_step import Recorded
 
 OPTIMIZERS = ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")
-"""What ``optimizer`` may name. ``adamw`` is torch's fused one, in the parameters' dtype;
+"""The names that ``optimizer`` takes. ``adamw`` is torch's fused one, in the parameters' dtype;
 ``adamw-master`` keeps fp32 weights and moments and updates one parameter after the other.
 """
 
