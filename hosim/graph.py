@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 
-_WHOLE = (int, type(None))
+_WHOLE, _FLAG = (int, type(None)), (bool, type(None))
 
 
 def _check_head(name: object, meta: object, where: str) -> None:
@@ -316,6 +316,11 @@ class GraphBuilder:
         self._tensors = Growing[Tensor]()
         self._ops = Growing[Op]()
         self._named: list[int] = []
+        self._tensor_at: dict[str, int] = {}
+        # hardly anyone looks up an op, and a set takes half the time of a dict of positions
+        self._op_names: list[str] = []
+        self._taken = set[str]()
+        self._op_at: dict[str, int] = {}
 
     def tensor(
         self,
@@ -353,17 +358,21 @@ class GraphBuilder:
         GraphError
             If the name is taken.
         """
-        so_far, number = self._tensors, size_bytes.__class__
-        key = name.__class__, number, persistent.__class__, size_bytes, kind, home, persistent, of
+        so_far, key = self._tensors, (size_bytes, kind, home, persistent, of)
         try:
+            if not (
+                name.__class__ is str
+                and size_bytes.__class__ is int
+                and persistent.__class__ in _FLAG
+            ):
+                raise KeyError
             code, made = so_far.known[key], None
         except (KeyError, TypeError):  # new, or not to be compared with what is known
             code, made = len(so_far.alike), Tensor(name, size_bytes, kind, home, persistent, of)
         position = len(so_far.codes)
-        if so_far.positions.setdefault(name, position) != position:
-            raise GraphError(
-                f"tensor name {name!r} is listed twice", where=f"tensors[{position}].name"
-            )
+        if self._tensor_at.setdefault(name, position) != position:
+            where = f"tensors[{position}].name"
+            raise GraphError(f"tensor name {name!r} is listed twice", where=where)
         if made is not None:
             so_far.new(key, made)
         so_far.codes.append(code)
@@ -419,7 +428,7 @@ class GraphBuilder:
             If the name is taken, a tensor or an op is unknown, or one name stands in place of a
             list.
         """
-        so_far, named, at, start = self._ops, self._named, self._tensors.positions, len(self._named)
+        so_far, named, at, start = self._ops, self._named, self._tensor_at, len(self._named)
         read = written = mutated = awaited = None
         try:
             if inputs.__class__ is str or outputs.__class__ is str:
@@ -437,7 +446,7 @@ class GraphBuilder:
             else:
                 named.extend(map(at.__getitem__, mutates))
                 mutated = len(named) - start
-                named.extend(map(so_far.positions.__getitem__, deps))
+                named.extend(map(self._op_positions().__getitem__, deps))
                 awaited = len(named) - start
             key: tuple[object, ...]
             key = read, written, mutated, awaited, kind, stream, duration_ns, flops
@@ -455,16 +464,24 @@ class GraphBuilder:
             except (KeyError, TypeError):  # new, or not to be compared with what is known
                 row, ends = (kind, stream, duration_ns, flops), (read, written, mutated, awaited)
                 code, made = len(so_far.alike), _new_op(name, row, named[start:], ends, more)
-            position = len(so_far.codes)
-            if so_far.positions.setdefault(name, position) != position:
-                raise GraphError(f"op name {name!r} is listed twice", where=f"ops[{position}].name")
+            if name in self._taken:
+                where = f"ops[{len(so_far.codes)}].name"
+                raise GraphError(f"op name {name!r} is listed twice", where=where)
+            self._taken.add(name)
         except BaseException as error:
             listed, given = (read, written, mutated, awaited), (inputs, outputs, mutates, deps)
             raise self._refused(error, start, listed, given) from None
         if made is not None:
             so_far.new(key, made)
         so_far.codes.append(code)
+        self._op_names.append(name)
         return name
+
+    def _op_positions(self) -> dict[str, int]:
+        """The position of each op so far, by name."""
+        for position in range(len(self._op_at), len(self._op_names)):
+            self._op_at[self._op_names[position]] = position
+        return self._op_at
 
     def _refused(
         self,
@@ -496,8 +513,7 @@ class GraphBuilder:
         tensors, ops = self._tensors, self._ops
         return Graph(
             self.name,
-            Tensors(tensors.positions.copy(), tensors.alike, tensors.codes),
-            # who plans looks up tensors, hardly an op: a dict takes six times the memory of a tuple
-            Ops(tuple(ops.positions), ops.alike, ops.codes, self._named),
+            Tensors(self._tensor_at.copy(), tensors.alike, tensors.codes),
+            Ops(self._op_names, ops.alike, ops.codes, self._named),
             self.meta,
         )

@@ -112,7 +112,7 @@ def test_zero_is_a_duration_and_what_numpy_counts_is_written_and_read(tmp_path):
 def test_ops_without_a_duration_or_work_are_said():
     graph = hosim.load(built(duration_ns=None))
     frame = hosim.compare(graph, "h100", "resident")
-    assert any(note.startswith("untimed: 1 op has no duration") for note in frame.attrs["notes"])
+    assert any(note.startswith("untimed: 1 op ") for note in frame.attrs["notes"])
     for figures in (
         {"duration_ns": 0},
         {"duration_ns": None, "flops": 1},

@@ -350,7 +350,7 @@ _CALIBRATE_OPTIONS = declared(
         "machine",
         metavar="NAME",
         needs=("kernels",),
-        help="With --kernels: the machine in tables of several.",
+        help="The machine to fit, if the tables of --kernels have several.",
     ),
 )
 

@@ -38,10 +38,9 @@ class Growing(Generic[P]):
     which the one who adds them tells kinds of items apart; several may be alike.
     """
 
-    __slots__ = ("alike", "codes", "known", "positions")
+    __slots__ = ("alike", "codes", "known")
 
     def __init__(self) -> None:
-        self.positions: dict[str, int] = {}
         self.alike: list[P] = []
         self.codes: list[int] = []
         self.known: dict[Hashable, int] = {}

@@ -155,12 +155,10 @@ class ProgramTable:
         self.cells["move_high"][k], self.cells["move_low"][k] = self.flows.scaled(volume)
 
     def reset(self, initial: Mapping[int, Sequence[int]]) -> None:
-        """The state at time 0, before anything is issued: each tensor is in the ``initial`` tiers
-        given, by position, or nowhere.
+        """Make a new table's state that at time 0, before anything is issued: each tensor is in the
+        ``initial`` tiers given, by position, or nowhere.
         """
         cells = self.cells
-        self.loop.forget()
-        self.state.begin()
         fill(cells["users_left"], np.diff(cells["user_from"]))
         for name in ("by_kind", "stalls", "slowed", "channel_figures"):
             fill(cells[name], [0] * len(cells[name]))

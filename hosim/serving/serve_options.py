@@ -63,7 +63,7 @@ SERVE: Options = (
         of=int,
         metavar="N",
         least=1,
-        help="Tokens of an iteration, at most.  [default: 2048, or what the runtime takes]",
+        help="Most tokens in an iteration.  [default: 2048, or what the runtime takes]",
         about="Tokens that an iteration computes at most; ``None``: 2,048, or what the runtime "
         "takes.",
     ),
@@ -72,7 +72,7 @@ SERVE: Options = (
         of=int,
         metavar="N",
         least=1,
-        help="Sequences that run at once, at most.  [default: 256, or what the runtime takes]",
+        help="Most sequences that run at once.  [default: 256, or what the runtime takes]",
         about="Sequences that run at once at most; ``None``: 256, or what the runtime takes.",
     ),
     Option(
@@ -148,8 +148,8 @@ SERVE: Options = (
         default="recompute",
         metavar="HOW",
         known=lambda: PREEMPTIONS,
-        help="A sequence for which blocks lack is preempted by: recompute or swap.",
-        about='What becomes of a preempted sequence: ``"recompute"``, or ``"swap"`` to a tier '
+        help="How a sequence that lacks blocks is preempted: recompute or swap.",
+        about='How a sequence that lacks blocks is preempted: ``"recompute"``, or ``"swap"`` to a tier '
         "below and back.",
     ),
     Option(
@@ -224,8 +224,8 @@ SERVE: Options = (
         needs=_APART,
         excludes={**_RECORDED, **_BELOW},
         help="Devices that share each layer of engines that only prefill.",
-        about="How many devices share each layer of these, if they are others than ``tensor`` of "
-        "the model says.",
+        about="How many devices share each layer of these, if not as many as ``tensor`` of the model "
+        "says.",
     ),
     Option(
         "weights",
@@ -236,7 +236,7 @@ SERVE: Options = (
             "moved weights are modelled where all engines are alike",
         ),
         completes=_policies,
-        help="Weights in tiers below, as a policy plans them.",
+        help="The policy that offloads weights to tiers below.",
         about='A policy for the weights, such as ``"hyperoffload"``: it plans which layers stay '
         "in the device, and when the others come "
         "up from the tiers below in each iteration. ``None``: all stay in the device.",
@@ -246,10 +246,10 @@ SERVE: Options = (
         metavar="SIZE",
         takes="int | str | None",
         needs=("weights",),
-        help="Device memory for them, on each device.  [default: what --blocks leave]",
-        about="What each device has for weights that a policy plans: bytes, or a size such as "
-        '``"20 GiB"``; by default what ``blocks`` '
-        "leave. What its plan does not take is the cache's.",
+        help="Memory of each device for --weights.  [default: what --blocks leave]",
+        about="The memory of each device for weights that a policy plans: bytes, or a size such as "
+        '``"20 GiB"``; by default what ``blocks`` leave. The cache gets what the plan does not '
+        "take.",
     ),
 )
 """Those of an engine, or of several."""
@@ -280,7 +280,7 @@ _SHELL = (
         default=1,
         metavar="N",
         least=1,
-        help="Devices that share the experts by whole ones: as many as --tensor, or 1.",
+        help="Devices that divide whole experts among them: as many as --tensor, or 1.",
     ),
     Option(
         "set",

@@ -151,8 +151,8 @@ def a_million() -> tuple[float, float, float]:
     """CPU seconds of this machine that it takes to build a graph of a million ops and to replay it
     for the first time on an H100, and the most bytes of both together.
 
-    Of the first, the loop that makes the names takes a quarter, and dictionaries of 2.25 million
-    names another half: what is left is what the builder itself can save.
+    Of the first, the loop that makes the names takes a quarter, and so do the dictionary and the
+    set of 2.25 million names: what is left is what the builder itself can save.
     """
     times: list[float] = []
     build = GraphBuilder.build

@@ -86,7 +86,7 @@ def test_a_link_that_is_too_slow(toy: Path) -> None:
     }
     assert data["strongest_rival"] == {"policy": "layerwise", "makespan_ns": 240, "ahead": 0.0}
     planned = run(toy, "plan", str(toy / "two.json"), "-o", str(toy / "made.json")).stderr
-    assert planned.startswith(f"note: durations: times as given for all 2 ops\nnote: {SLOW}\n")
+    assert planned.splitlines()[1] == f"note: {SLOW}"
 
 
 def test_a_rivals_plan_does_not_say_that_the_link_is_too_slow(toy: Path) -> None:

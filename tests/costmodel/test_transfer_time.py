@@ -65,7 +65,7 @@ def test_what_is_taken_as_pinned_is_said_with_the_rate_of_what_is_not() -> None:
     assert taken_as_pinned(machine, ddr, []) == ""
     toy = hosim.load_hardware(hosim.find_hardware("toy"))
     line = taken_as_pinned(toy, toy.tiers[1], ["h2d", "d2h"])
-    assert line.endswith("no rate for pageable ones (channels.h2d.pageable, channels.d2h.pageable)")
+    assert line.endswith("(channels.h2d.pageable, channels.d2h.pageable)")
     assert not may_be_slower(machine, machine.channels[0])
     slow = replace(ddr, pageable=("parameter",))
     tiers = tuple([slow if tier is ddr else tier for tier in machine.tiers])

@@ -432,10 +432,7 @@ def test_nodes_without_a_duration_are_timed_by_what_they_compute_and_send(tmp_pa
     ]
     hardware = hosim.load_hardware(hosim.find_hardware("h100"))
     lines = [str(note) for note in notes(graph, hardware)]
-    assert any(
-        line.startswith("untimed: 1 op has no duration, no FLOP and no bytes (n8.8)")
-        for line in lines
-    )
+    assert any(line.startswith("untimed: 1 op") and "(n8.8)" in line for line in lines)
     assert any(line.startswith("guessed: 2 collectives") for line in lines)
     assert any(line.startswith("assumed: FLOP are in fp32") for line in lines)
     # over links: an all-reduce sends its message twice, a send once

@@ -72,11 +72,10 @@ def test_what_has_no_option_is_said() -> None:
     plan = policy_named("layerwise").plan(graph, RTX, ROOM, layers_ahead=1)
     data = exported(plan, RTX, ROOM, hosim.replay(plan, RTX, budget=ROOM))
     assert data["n_gpu_layers"] == 4
-    assert any(["transfers of weights while the step runs" in line for line in data["unsaid"]])
+    assert any(["transfers" in line for line in data["unsaid"]])
     resident = policy_named("resident").plan(graph, RTX, ROOM)
-    assert options_of(resident, RTX).unsaid == (
-        "the embedding on the device: llama.cpp has it on the CPU",
-    )
+    (unsaid,) = options_of(resident, RTX).unsaid
+    assert "embedding" in unsaid
 
 
 ASKED = "qwen3-30b-a3b:phase=decode:context=512:weights=int4:layers=3:merged=true:routing=null:layers_on=device/ddr"

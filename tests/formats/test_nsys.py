@@ -267,13 +267,10 @@ def test_migrations_by_page_faults_are_named_and_fit_no_channel(tmp_path):
     trace = read_nsys(export.close())
     verdict = validate(tmp_path / "x.sqlite").verdict
     causes = [span.cause for span in verdict.spans]
-    assert "migrations of managed memory by page faults, which no call launches" in causes
+    assert any("page faults" in cause for cause in causes)
     fitted = calibrate(Measurements((trace,), ()))
     assert list(fitted.ways) == [("h2d", "pinned")]
-    assert (
-        "channels: 20 migrations of managed memory by page faults, which are no copies that a "
-        "plan asks for" in fitted.missing
-    )
+    assert any(line.startswith("channels: 20 migrations") for line in fitted.missing)
 
 
 def test_every_field_of_an_export(tmp_path):

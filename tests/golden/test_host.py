@@ -289,8 +289,9 @@ def test_a_setting_that_names_no_op_of_the_workload_is_told():
     """No op gathers, and none is an item; the copies that it also waits for are named by no op."""
     the_plan = plan(workload({}, {"f": {"ns": 5}}))
     notes = replayed(the_plan, under(gathers=2, blocks=("prefetch", "item"))).result.notes
-    assert [note for note in notes if note.startswith("runtime: ") and " of by hand" in note] == [
-        "runtime: gathers of by hand limits nothing: no op is of the kind all_gather or "
-        "all_gather_into_tensor",
-        "runtime: blocks of by hand: the host never waits for item, as no op is of that kind",
+    gathers, blocks = [
+        note for note in notes if note.startswith("runtime: ") and " of by hand" in note
     ]
+    assert gathers.endswith("all_gather or all_gather_into_tensor")
+    assert "item" in blocks
+    assert "prefetch" not in blocks

@@ -137,7 +137,7 @@ def test_weights_that_the_model_has_not_are_said(tmp_path: Path) -> None:
     lacking = {key: weight for key, weight in weights.items() if "ffn_down" not in key}
     lines = hosim.load(written(tmp_path, "llama", weights=lacking)).meta["left_out"]
     assert any(["model.layers.0.mlp.down_proj.weight and 1 other" in line for line in lines])
-    assert any([line.startswith("weights as the checkpoint's files have them") for line in lines])
+    assert any([line.startswith("weights ") for line in lines])
     assert metadata["llama.block_count"] == 2
     assert "left_out" not in hosim.load(written(tmp_path, "llama") + ":layers=1").meta
 

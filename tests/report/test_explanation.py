@@ -133,10 +133,8 @@ def test_the_dictionary_is_the_explanation_by_names(explained: Explanation) -> N
         "unjudged_moved",
         None,
     )
-    assert (first["exposed_ns"], first["effect"]) == (
-        10_000_000,
-        "op b0 waits 10.0 ms for its prefetch",
-    )
+    assert first["exposed_ns"] == 10_000_000
+    assert facts(first["effect"], "b0") == "b0, 10.0 ms"
     assert first["gap"] == {"after": "f1", "before": "b0", "length_ns": 100_000_000}
     assert first["figures"]["over_budget_ns"] == 40_000_000
     down, up = first["transfers"]
@@ -229,12 +227,8 @@ def test_local_search_from_a_plan_that_no_selection_made() -> None:
         made, judgement=replace(made.judgement, source=LOCAL_SEARCH, selection=None, tried=())
     )
     output = rows(text(explanation(explain(searched, hw, 3 * 10**7)), 240))
-    assert (
-        output[0]
-        == "Local search made it from an even spread or another policy's plan: no selection "
-        "judged its gaps."
-    )
-    assert "moved: the planner did not judge it" in " ".join(output)
+    assert output[0].startswith("Local search")
+    assert "not judge" in " ".join(output)
 
 
 def test_notes_are_of_plans_whose_prefetches_are_issued_at_other_times_too(

@@ -233,7 +233,7 @@ def test_it_searches_measures_and_shows_what_a_stall_is_blamed_on(said: dict[str
     assert after["still"] == [0, END]
     assert after["found"].startswith("1 of 2: transfer stall: before f0, awaits w0 on h2d")
     assert after["next"].startswith("2 of 2: op: f0")
-    assert after["nothing"] == "nothing of that name"
+    assert after["nothing"].startswith("nothing")
     low, high = after["pinched"]
     assert high - low == pytest.approx(END / 2)
     assert after["escaped"] == "\u00a0"
@@ -250,9 +250,9 @@ def test_a_click_on_a_recorded_op_marks_the_simulated_one(said: dict[str, Any]) 
     assert after["touched"] == "not validated, 0.001 ms to 0.500 ms: late <launch>"
     assert after["same"].startswith("recorded kernel: first, ")
     assert after["other"].startswith("simulated kernel: first, ")
-    assert after["same"].endswith(". The simulated one starts at the same time")
+    assert after["same"].endswith("same time")
     assert after["far"].startswith("1 of 4: recorded kernel: second, ")
-    assert after["far"].endswith(". The simulated one starts 9.00 us earlier")
+    assert after["far"].endswith("9.00 us earlier")
     assert after["window"][0] < 1992 * US < 2002 * US < after["window"][1]
     assert after["window"][1] - after["window"][0] == pytest.approx(200 * US)
     assert after["next"].startswith("2 of 4: recorded copy: copy in, ")

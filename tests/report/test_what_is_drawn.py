@@ -824,7 +824,7 @@ def test_the_figure_of_a_replay_that_does_not_fit_and_moved_nothing() -> None:
         machine(),
         replace(result, makespan_ns=None, timeline=still, peak_bytes={"hbm": 78 * MIB}),
     )
-    assert figure.texts[0].get_text() == "everything on toy, by hand: does not fit"
+    assert "does not fit" in figure.texts[0].get_text()
     assert [axes.get_title("left") for axes in figure.axes] == [
         "Streams and channels",
         "Memory: hbm",

@@ -158,7 +158,7 @@ def test_a_text_is_served_as_its_requests_are(tmp_path):
     assert (served.requests, served.summary()["unanswered"]) == ((Request(0, 5, 2),), 1)
     line = ["serve", "llama-3.1-8b", "-H", "h100", "--requests"]
     assert (
-        "1 request of the file without an answer is left out"
+        "1 request of the file"
         in CliRunner().invoke(app, [*line, str(tmp_path / "requests.csv")]).stdout
     )
     wrong = CliRunner().invoke(app, [*line, "poisson"])

@@ -383,9 +383,7 @@ def test_the_table(tmp_path):
     assert "12, 1.00 ms" in facts(outcome.stdout)
     assert "0 preemptions" in outcome.stdout
     assert "the kernels alone" not in outcome.stdout
-    assert (
-        "kernels alone: --overhead adds the host's time" in CliRunner().invoke(app, line).stdout
-    )  # nobody knows the host's
+    assert "--overhead" in CliRunner().invoke(app, line).stdout  # nobody knows the host's
     both = CliRunner().invoke(
         app, [*line, "--fit-first", "1", "--measured", str(path), "--overhead", "1ms"]
     )

@@ -115,7 +115,7 @@ def test_a_transfer_without_room() -> None:
     (stall,) = stalls_of(full_until_f0_has_ended(issued_after=0), MACHINE, 100)[1]
     assert (stall.issued_ns, stall.started_ns, stall.start_ns, stall.end_ns) == (5, 55, 55, 95)
     assert (stall.occupied_ns, stall.held_back_ns) == (0, 50)
-    assert stall.prevented_by == "room for it, or a copy to read, 40 ns earlier: h2d was idle"
+    assert facts(stall.prevented_by, "h2d") == "40 ns, h2d"
 
 
 def test_a_transfer_that_shares_a_link() -> None:
@@ -255,10 +255,7 @@ def test_an_op_that_the_runtime_looks_at() -> None:
         Question(chain(1), replace(MACHINE, inspect_ns=30), parse_choice("on_demand"), 100)
     )
     (stall,) = found.stalls
-    assert (stall.cause, stall.prevented_by) == (
-        "runtime",
-        "a plan made beforehand: inspecting an op takes 30 ns",
-    )
+    assert (stall.cause, facts(stall.prevented_by)) == ("runtime", "30 ns")
     assert (
         facts(str(found), "on_demand", "hbm") == "on_demand, 50 ns, 30 ns, 30 ns, 30 ns, 20 ns, hbm"
     )

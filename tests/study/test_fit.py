@@ -60,7 +60,7 @@ def test_the_smallest_bandwidth_is_that_of_trying_all(slowdown: float) -> None:
     if within and within[0] != axis.values[0]:
         assert found.exact
         assert found.beyond.value == axis.values[axis.values.index(within[0]) - 1]
-        assert "times as long as with everything resident" in found.beyond.why
+        assert "times" in found.beyond.why
         assert found.answer.slowdown <= slowdown
         assert found.beyond.slowdown is None or slowdown < found.beyond.slowdown
     assert not found.contradictions
@@ -105,7 +105,7 @@ def test_the_smallest_memory() -> None:
     found = fit(question(budget=None), "smallest", axis)
     within = by_trying(question(budget=None), "tiers.hbm.capacity", axis.values, 1e9)
     assert (found.value, found.exact) == (within[0], True)
-    assert found.beyond.why.startswith("does not fit within ")
+    assert found.beyond.why.startswith("does not fit")
     assert found.frame["within"].sum() == sum(probe.within for probe in found.probes)
     assert facts(str(found)).startswith(within[0])
     assert repr(found) == str(found)
@@ -171,10 +171,8 @@ def test_values_that_contradict_one_another_are_said() -> None:
     found = fit_where(lambda engines: not 41 <= engines < 61, "largest", range(1, 102))
     assert found.value == 101
     why = "does not fit within 200 B: it is odd"
-    assert found.contradictions == [
-        f"51 is not within the limits ({why}) although 101 is: there is no single threshold, and "
-        "others may be within the limits too"
-    ]
+    (contradiction,) = found.contradictions
+    assert facts(contradiction, f"({why})") == f"51, ({why}), 101"
     # and one beyond the limit that bisection finds
     beyond = fit_where(lambda engines: engines < 31 or 71 < engines < 81, "largest", range(1, 102))
     assert beyond.value == 76

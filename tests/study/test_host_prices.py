@@ -30,7 +30,7 @@ def test_the_setting_that_holds_the_host_up_is_named() -> None:
     found = hosim.blame(plan, machine)
     told = {price.added: price.saves_ns for price in found.prices if price.what == "mine"}
     assert told == {"no blocks": 0, "no pins": 10}
-    assert "waits for each prefetch" in found.stalls[0].prevented_by
+    assert "prefetch" in found.stalls[0].prevented_by
 
 
 def test_a_setting_beside_its_repair(tmp_path) -> None:

@@ -140,7 +140,7 @@ def test_the_answer_is_a_screen_and_ends_in_a_command() -> None:
     lines = shown.splitlines()
     assert len(lines) <= 25
     assert all(len(line) <= 80 for line in lines[:-1])
-    assert lines[1].startswith("Does not fit under hf-trainer: the device uses ")
+    assert lines[1].startswith("Does not fit under hf-trainer: ")
     *_, command, workload, _, profile, _, runtime = lines[-1].split()
     assert (command, profile, runtime) == ("compare-policies", "rtx-4090", "hf-trainer")
     assert hosim.load(workload).name.startswith("llama-3.1-8b-train:batch=8:checkpoint=true")

@@ -90,7 +90,7 @@ def test_which_budgets_a_frontier_probes(monkeypatch: pytest.MonkeyPatch) -> Non
     told: list[str] = []
     found = frontier(replace(QUESTION, budget=90), 3, 3, told.append)
     assert asked == [90, 32, 61, 46, 39, 42, 40, 65, 53, 57, 59]
-    assert told == [f"layerwise within {budget} B" for budget in asked]
+    assert [facts(line, "layerwise") for line in told] == [f"layerwise, {b} B" for b in asked]
     assert [r.budget_bytes for r in found.results] == sorted(asked)
     assert (found.smallest_bytes, found.too_small_bytes, found.contradictions) == (40, 39, [])
     assert [r.budget_bytes for r in found.pareto] == [40, 61]

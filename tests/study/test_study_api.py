@@ -282,10 +282,8 @@ def test_a_machine_with_less_than_the_budget_is_named() -> None:
         name="roomy",
         tiers=(replace(MACHINE.tiers[0], capacity_bytes=10**10), *MACHINE.tiers[1:]),
     )
-    assert hosim.compare(GRAPH, [roomy, MACHINE], "resident", "1 GB").attrs["notes"] == [
-        TIMES,
-        "using 1000 B, all that the device of two tiers has",
-    ]
+    times, using = hosim.compare(GRAPH, [roomy, MACHINE], "resident", "1 GB").attrs["notes"]
+    assert (times, facts(using, "two tiers")) == (TIMES, "1000 B, two tiers")
     assert hosim.compare(GRAPH, MACHINE, "resident", "90%").attrs["notes"] == [TIMES]
 
 

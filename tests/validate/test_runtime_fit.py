@@ -95,10 +95,8 @@ def test_an_overhead_ten_times_the_known_ones_is_no_fit() -> None:
     assert not fit_runtime(BASE, "mine", [run(1.0, 10.0)], KNOWN).warnings
     fast = fit_runtime(BASE, "mine", [run(12.0, 1.0)], KNOWN)
     assert fast.runtime.speed == BASE.speed
-    assert (
-        "0.0833 times what their kernels do, and no known runtime takes less than 0.50"
-        in (fast.warnings[0])
-    )
+    assert "0.0833 times" in fast.warnings[0]
+    assert "0.50" in fast.warnings[0]
     assert not fit_runtime(BASE, "mine", [run(10.0, 1.0)], KNOWN).warnings
     held = replace(run(0.0, 0.0), iteration=10.1)  # known ones take what an iteration does
     assert fit_runtime(BASE, "mine", [held], KNOWN).runtime.iteration == BASE.iteration

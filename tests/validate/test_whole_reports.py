@@ -296,7 +296,7 @@ def test_pageable_copies_alone_keep_the_channel_but_for_their_own_rate() -> None
     assert profile["name"] == "new"
     assert facts(profile["source"], "base", "run", "GPU") == "base, run, GPU"
     block = dict(profile["channels"]["h2d"])
-    assert block.pop("source").startswith("pageable memory from run: ")
+    assert block.pop("source").startswith("pageable memory ")
     before = dict(BASE["channels"]["h2d"])
     del before["source"]
     assert block == {**before, "pageable": "3 GB/s"}
@@ -318,7 +318,8 @@ def test_pageable_copies_that_beat_the_channel_raise_it() -> None:
         "2 us",
     )
     assert block["curve"] == BASE["channels"]["h2d"]["curve"]
-    assert block["source"].endswith("Intervals: 95 % by bootstrap. bandwidth before: a book")
+    assert "95 %" in block["source"]
+    assert block["source"].endswith(": a book")
     assert profile["fabrics"]["pcie"] == {
         **BASE["fabrics"]["pcie"],
         "bandwidth": "12 GB/s",

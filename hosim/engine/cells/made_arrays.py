@@ -144,11 +144,6 @@ class StateCells:
 
     def __init__(self, declares: type, numbers: Mapping[str, int]) -> None:
         self._wholes, self.by_name = _laid_out(_sizes(declares, numbers, kept=True), not COMPILED)
-        self._first = self.kept()
-
-    def begin(self) -> None:
-        """Make the state what it is at first."""
-        self.put_back(self._first)
 
     def kept(self) -> Any:
         """A copy of the state."""

@@ -126,15 +126,15 @@ OPTIONS: Mapping[str, Option] = _table(
         of=int,
         metavar="N",
         least=1,
-        help="Tokens of a sequence; of a decoding step those in its cache.  [default: the "
+        help="Tokens of a sequence; for a decoding step, those in its cache.  [default: the "
         "workload's]",
-        about="Tokens of a sequence; of a decoding step those in its cache.",
+        about="Tokens of a sequence; for a decoding step, those in its cache.",
     ),
     Option(
         "optimizer",
         metavar="NAME",
         takes="Any",
-        help="Makes it a training step: adamw, or none for forward and backward alone.  (8-bit "
+        help="Make it a training step: adamw, or none for forward and backward alone.  (8-bit "
         "states: MODEL:states_dtype=int8)",
         about="Makes it a training step: of a model ``adamw``, or ``none`` for forward and "
         "backward alone; of a module of torch as :func:`hosim.load` takes it.",
@@ -151,7 +151,7 @@ OPTIONS: Mapping[str, Option] = _table(
         metavar="SHARE",
         takes="float | str | None",
         excludes=_ENDS,
-        help="End the search of hyperoffload at a plan at most so far above the lower bound: 1%.",
+        help="End the search of hyperoffload at a plan within this share of the lower bound: 1%.",
         about="Ends the search of ``hyperoffload`` at a plan at most so far above the lower "
         'bound: ``"1%"``, 0.01.',
     ),
@@ -160,7 +160,7 @@ OPTIONS: Mapping[str, Option] = _table(
         metavar="TIME",
         takes="float | str | None",
         excludes=_ENDS,
-        help="End it after so long, as in 2s, with the best plan so far. Ctrl-C ends it, too.",
+        help="End the search after this time, such as 2s, with the best plan so far, as Ctrl-C does.",
         about='Ends it after so long, with the best plan so far: ``"2s"``, or a number of '
         "seconds. Ctrl-C ends it, too; a second one is a "
         "``KeyboardInterrupt``.",
@@ -171,7 +171,7 @@ OPTIONS: Mapping[str, Option] = _table(
         metavar="N",
         least=1,
         excludes=_ENDS,
-        help="End it after so much work, which makes again what --time ended.",
+        help="End the search after this much work: makes again the plan that --time ended with.",
         about="Ends it after so much work, which makes again what ``time`` ended "
         "(``Plan.search``).",
     ),
