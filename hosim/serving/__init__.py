@@ -8,10 +8,8 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.serving.disaggregated import ServingEngine, serve_disaggregated
-    from hosim.serving.engine_loop import serve_requests
     from hosim.serving.engine_memory import cache_blocks, cache_room, engine_limits, weight_room
-    from hosim.serving.goodput import beyond, latency_limits, statistic_limits
-    from hosim.serving.instances import serve_on_instances
+    from hosim.serving.instances import ROUTERS, serve_on_instances, serve_requests
     from hosim.serving.measured_server import (
         MeasuredRequests,
         as_served,
@@ -23,27 +21,32 @@ if TYPE_CHECKING:
     )
     from hosim.serving.modelled_iterations import ModelledIterations
     from hosim.serving.recorded_iterations import read_recorded_iterations
-    from hosim.serving.routers import ROUTERS
     from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler, WaitingByPriority
     from hosim.serving.serve_options import serve_defaults
-    from hosim.serving.served import MANY_ITERATIONS, Sample, Served, end_columns
+    from hosim.serving.served import (
+        MANY_ITERATIONS,
+        Sample,
+        Served,
+        beyond,
+        end_columns,
+        latency_limits,
+        statistic_limits,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "disaggregated": "ServingEngine serve_disaggregated",
-            "engine_loop": "serve_requests",
             "engine_memory": "cache_blocks cache_room engine_limits weight_room",
-            "goodput": "beyond latency_limits statistic_limits",
-            "instances": "serve_on_instances",
+            "instances": "ROUTERS serve_on_instances serve_requests",
             "measured_server": "MeasuredRequests as_served beside_measured check_measured "
             "fitted_overhead_ns overhead_warning read_measured_requests",
             "modelled_iterations": "ModelledIterations",
             "recorded_iterations": "read_recorded_iterations",
-            "routers": "ROUTERS",
             "scheduler": "EngineLimits Iteration Scheduler WaitingByPriority",
             "serve_options": "serve_defaults",
-            "served": "MANY_ITERATIONS Sample Served end_columns",
+            "served": "MANY_ITERATIONS Sample Served beyond end_columns latency_limits "
+            "statistic_limits",
         },
     )
 

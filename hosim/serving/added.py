@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hosim.gate import CaseKind
-    from hosim.serving.kv_policies import KvPolicy
+    from hosim.serving.blocks import KvPolicy
 
 _EXAMPLES = {
     "serve": (
@@ -71,6 +71,6 @@ def case_kinds() -> Mapping[str, CaseKind]:
 
 def kv_policies() -> Sequence[KvPolicy]:
     """The policies of its cache, which ``hosim policies --kv`` lists."""
-    from hosim.serving.kv_policies import KV_POLICIES
+    from hosim.serving.blocks import KV_POLICIES
 
     return KV_POLICIES

@@ -5,8 +5,9 @@ each combination of values, ``serve-fit`` finds the largest or smallest value th
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -28,7 +29,7 @@ from hosim.serving.serve_options import SERVE, of_serving, serving_options
 from hosim.study import rows_of_answers
 
 if TYPE_CHECKING:
-    from hosim.serving import Served
+    from hosim.serving import MeasuredRequests, Served
 
 
 _SERVE_OPTIONS = serving_options(
@@ -49,39 +50,22 @@ def serve(given: Given) -> None:
     prefixes, and preemption. --kv extends the cache to lower tiers, and --weights offloads weights.
     --measured compares the latencies with a real server's. --detail prints every figure.
     """
-    from hosim.io.importers import builder_parameters
     from hosim.plain_text import counted
     from hosim.serving import (
-        MANY_ITERATIONS,
         as_served,
         beside_measured,
         beyond,
         check_measured,
-        fitted_overhead_ns,
         latency_limits,
-        overhead_warning,
         read_measured_requests,
         statistic_limits,
     )
     from hosim.serving.requests import asked_requests
 
     check_drawn(given)
-    fit_first = given.fit_first
     limits = None if given.limit is None else latency_limits(given.limit)
     wanted = {} if given.within is None else statistic_limits(given.within)
-    of_model = settings_of(given.set)
-    parameters = builder_parameters(given.model)
-    for asked in (
-        {name: getattr(given, name) for name in ("tensor", "expert") if getattr(given, name) > 1},
-        of_model,
-    ):
-        for name, value in asked.items():
-            if name in parameters:
-                source = "--set" if asked is of_model else f"--{name}"
-                raise InputError(f"{name} is given twice; keep one", source=source)
-            parameters[name] = value
-    if given.runtime is not None:
-        parameters["runtime"] = given.runtime
+    parameters = _parameters_of(given)
     options = {one.name: getattr(given, one.name) for one in SERVE if hasattr(given, one.name)}
     listed = asked_requests(given.requests)
     real = (
@@ -89,64 +73,98 @@ def serve(given: Given) -> None:
         if given.measured is None
         else as_served(read_measured_requests(given.measured), listed)
     )
+    skipped = given.fit_first or 0
     if real is not None:
-        check_measured(listed.requests, real, fit_first or 0)
+        check_measured(listed.requests, real, skipped)
 
     def run(overhead: int | str) -> Served:
         return api.serve(parameters, given.hardware, listed, **{**options, "overhead": overhead})
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):
-        if real is not None and fit_first is not None:
-            fitted = fitted_overhead_ns(run, real, fit_first)
-            result = run(fitted)
-            if (no_host := overhead_warning(fitted)) is not None:
-                warn(no_host)
-        else:
-            result = run(given.overhead)
+        overhead = given.overhead if real is None or not skipped else _fitted(run, real, skipped)
+        result = run(overhead)
     data = result.summary()
     if real is not None:
-        data["measured"] = {
-            "skipped": fit_first or 0,
-            **beside_measured(result, real, fit_first or 0),
-        }
+        data["measured"] = {"skipped": skipped, **beside_measured(result, real, skipped)}
     if limits is not None:
         data["goodput"] = result.goodput(limits)
-    if result.again is not None and len(result.samples) > MANY_ITERATIONS:
-        note(
-            f"no intervals: more than {MANY_ITERATIONS:,} iterations (Python: "
-            "hosim.serve(...).intervals())"
-        )
-    elif result.again is not None:
-        with progress("serving in draws of what is uncertain"):
-            data["draws"] = result.intervals()
-    growth = report.queue_growth(result)
-    table, answer = (
-        report.serving(data),
-        report.serving_answer(data, growth, _following(given, growth[1])),
-    )
-    if given.plot is not None:
-        write_picture(given.plot, report.serving_figure(result))
-    if given.trace is not None:
-        from hosim.base.files import write
-        from hosim.serving.report import serving_trace
-
-        write(given.trace, serving_trace(result))
-        say(f"wrote {given.trace}")
-    if given.html is not None:
-        from hosim.serving.report import serving_page
-
-        write_page(given.html, serving_page(answer, result, table))
-    if given.json:
-        print_json({"format": data.pop("format"), "answer": answer.verdict, **data})
-    else:
-        print_answer(answer, given, lambda: [table])
+    data |= _in_draws(result)
+    _tell(given, result, data)
     if lines := beyond(data, wanted):
         warn(f"beyond the limits: {', '.join(lines)}")
         raise typer.Exit(1)
 
 
+def _parameters_of(given: Given) -> dict[str, Any]:
+    """The parameters of the model, with those that options give."""
+    from hosim.io.importers import builder_parameters
+
+    of_set = settings_of(given.set)
+    parameters = builder_parameters(given.model)
+    shared = {name: getattr(given, name) for name in ("tensor", "expert")}
+    asked = [
+        *((name, value, f"--{name}") for name, value in shared.items() if value > 1),
+        *((name, value, "--set") for name, value in of_set.items()),
+    ]
+    for name, value, source in asked:
+        if name in parameters:
+            raise InputError(f"{name} is given twice; keep one", source=source)
+        parameters[name] = value
+    if given.runtime is not None:
+        parameters["runtime"] = given.runtime
+    return parameters
+
+
+def _fitted(run: Callable[[int], Served], real: MeasuredRequests, first: int) -> int:
+    """The overhead of an iteration that explains the first measured requests."""
+    from hosim.serving import fitted_overhead_ns, overhead_warning
+
+    fitted = fitted_overhead_ns(run, real, first)
+    if (no_host := overhead_warning(fitted)) is not None:
+        warn(no_host)
+    return fitted
+
+
+def _in_draws(result: Served) -> dict[str, Any]:
+    """The intervals of figures, as ``draws``, if something is uncertain."""
+    from hosim.serving import MANY_ITERATIONS
+
+    if result.again is None:
+        return {}
+    if len(result.samples) > MANY_ITERATIONS:
+        note(
+            f"no intervals: more than {MANY_ITERATIONS:,} iterations (Python: "
+            "hosim.serve(...).intervals())"
+        )
+        return {}
+    with progress("serving in draws of what is uncertain"):
+        return {"draws": result.intervals()}
+
+
+def _tell(given: Given, result: Served, data: dict[str, Any]) -> None:
+    """Write the files that are asked for, and print the answer."""
+    growth = report.queue_growth(result)
+    table = report.serving(data)
+    answer = report.serving_answer(data, growth, _following(given, growth[1]))
+    if given.plot is not None:
+        write_picture(given.plot, report.serving_figure(result))
+    if given.trace is not None:
+        from hosim.base.files import write
+
+        write(given.trace, report.serving_trace(result))
+        say(f"wrote {given.trace}")
+    if given.html is not None:
+        write_page(given.html, report.serving_page(answer, result, table))
+    if given.json:
+        print_json({"format": data.pop("format"), "answer": answer.verdict, **data})
+    else:
+        print_answer(answer, given, lambda: [table])
+
+
 def _following(given: Given, arrive: float) -> list[tuple[str, str]]:
-    """What to ask next: the rate that the engine takes, where requests ``arrive`` at some."""
+    """The question to ask next: the rate that the engine takes, where requests ``arrive`` at
+    some.
+    """
     limit = given.within or "ttft.p95=2s"
     takes = "model hardware requests"
     rates = f"requests.rate={max(1, round(arrive / 4))}..{max(2, round(2 * arrive))}"
@@ -266,8 +284,7 @@ def serve_sweep(given: Given) -> None:
         )
         print_json({"format": "hosim.serving-sweep/1", "rows": rows, **drawn})
     else:
-        title = _study_title(given)
-        answer = report.serving_sweep_answer(title, rows, varied)
+        answer = report.serving_sweep_answer(_study_title(given), rows, varied)
         print_answer(answer, given, lambda: [report.serving_sweep(rows, varied)])
 
 
@@ -310,12 +327,11 @@ def serve_fit(given: Given) -> None:
             "within_ns": found.limits_ns,
         }
         answer = {"value": found.value, "beyond": found.beyond.value if found.beyond else None}
-        ends = {} if found.interval is None else {"interval": found.interval}
         print_json(
             {
                 **head,
                 **answer,
-                **ends,
+                **({} if found.interval is None else {"interval": found.interval}),
                 "contradictions": list(found.contradictions),
                 "rows": found.rows,
             }
@@ -392,6 +408,5 @@ def serve_frontier(given: Given) -> None:
             api.RATES[of],
             api.COSTS[against],
         )
-        title = _study_title(given)
-        answer = report.serving_frontier_answer(title, *told)
+        answer = report.serving_frontier_answer(_study_title(given), *told)
         print_answer(answer, given, lambda: [report.serving_frontier(*told)])

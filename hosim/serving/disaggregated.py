@@ -3,22 +3,36 @@ prompt has been computed.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import simpy
 
-from hosim.serving.arrivals import Arrivals
-from hosim.serving.blocks import Awaited, BlockPool, KvLink, KvSetup, KvTransfers, when_over
-from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below, streams_of
-from hosim.serving.instances import of_engines, offer_by
-from hosim.serving.links import SteppedClock
+from hosim.serving.blocks import (
+    Awaited,
+    BlockPool,
+    KvLink,
+    KvSetup,
+    KvTransfers,
+    SteppedClock,
+    when_over,
+)
+from hosim.serving.engine_loop import Engine, IterationTime, check_room, figures_below
+from hosim.serving.instances import (
+    Arrivals,
+    Router,
+    of_engines,
+    offer_by,
+    planned_figures,
+    routed,
+    run_engines,
+    streams_of,
+)
 from hosim.serving.requests import Request
-from hosim.serving.routers import Router
 from hosim.serving.scheduler import EngineLimits, Scheduler
 from hosim.serving.served import Served
-from hosim.serving.weights import WeightSetup, weight_figures
+from hosim.serving.weights import WeightSetup
 
 # -- sent by layers
 # --------------------------------------------------------------------------------------------------
@@ -128,6 +142,75 @@ class SentByLayers:
             self._wake()
 
 
+# -- the way of each prompt ------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _PromptWays:
+    """The ways of prompts from the first of ``engines``, which prefill, to the others, which
+    decode. ``chosen`` has the engine that prefills each request, ``decoded_by`` the other one.
+    """
+
+    clock: SteppedClock
+    link: KvLink
+    router: Router
+    block_tokens: int
+    arrivals: Arrivals
+    transfers: KvTransfers
+    chosen: list[int]
+    decoded_by: list[int]
+    engines: list[Engine] = field(default_factory=list)
+    sent: dict[int, SentByLayers] = field(default_factory=dict)
+
+    def of(self, number: int) -> tuple[tuple[int, int], Callable[[], None]]:
+        """From which engine to which a request goes, and what wakes both."""
+        sender, first = self.chosen[number], self.link.peers.senders
+        receiver = first + routed(self.router, number, self.arrivals, self.engines[first:])
+        self.decoded_by[number] = receiver
+
+        def wake() -> None:
+            self.engines[sender].wake()
+            self.engines[receiver].wake()
+
+        return (sender, receiver), wake
+
+    def hand_over(self, number: int, held: list[int]) -> None:
+        """A prompt has been computed."""
+        pool = self.engines[self.chosen[number]].scheduler.pool
+        if number in self.sent:
+            self.transfers.prefilled_ns[number] = self.clock.now
+            self.sent.pop(number).prefilled(pool, held)
+            return
+        ends, wake = self.of(number)
+        self.engines[ends[1]].offer(number, self.transfers.handed(number, ends, held, pool, wake))
+
+    def begins(self, sender: int, begin_ns: int, end_ns: int) -> None:
+        """An iteration of an engine that sends by layers begins."""
+        filled = []
+        for number, before, after in self.engines[sender].scheduler.parts:
+            if number not in self.sent:
+                ends, wake = self.of(number)
+                tokens = self.arrivals.requests[number].prompt_tokens
+                self.sent[number] = SentByLayers(
+                    self.transfers, number, ends, tokens, self.block_tokens, wake
+                )
+                self.sent[number].ready(*self.sent[number].filled(0, before))
+                self.engines[ends[1]].offer(number, self.sent[number])
+            filled.append((self.sent[number], *self.sent[number].filled(before, after)))
+        self.clock.process(self._layers_of(filled, begin_ns, end_ns))
+
+    def _layers_of(
+        self, filled: list[tuple[SentByLayers, int, int]], begin_ns: int, end_ns: int
+    ) -> Generator[simpy.Event, Any, None]:
+        """The layers of an iteration, which take equal parts of its time."""
+        layers = self.link.layers
+        for layer in range(layers):
+            ends = begin_ns - (-(end_ns - begin_ns) * (layer + 1) // layers)
+            yield self.clock.timeout(ends - self.clock.now)
+            for one, first, last in filled:
+                one.ready(first, last, layer, layers)
+
+
 @dataclass(frozen=True)
 class ServingEngine:
     """An engine: the blocks of its cache, and the time of its iterations."""
@@ -164,109 +247,39 @@ def serve_disaggregated(
     Raises :class:`InputError` for a request that the cache of an engine has no room for.
     """
     clock = SteppedClock()
-    prefills = link.peers.senders
-    blocks, count = decoder.blocks, prefills + decodes
+    prefills, count = link.peers.senders, link.peers.senders + decodes
     channels = link.channels(clock, count)
-    pools = [None] * count if kv is None else kv(clock, blocks, count, channels)
+    pools = [None] * count if kv is None else kv(clock, decoder.blocks, count, channels)
     swaps = kv is not None and kv.swaps
     first = prefill or decoder
     by_layers = link.layers > 1
-
-    def offer(number: int) -> None:
-        offer_by(router, number, arrivals, engines[:prefills], chosen)
-
-    arrivals = Arrivals(clock, requests, offer)
-    asked = arrivals.requests
-    schedulers = [
-        Scheduler(asked, limits, first.blocks, pool, swaps, prefills=True, whole_prompts=by_layers)
-        for pool in pools[:prefills]
-    ]
-    schedulers += [Scheduler(asked, limits, blocks, pool, swaps) for pool in pools[prefills:]]
-    check_room(requests, schedulers[prefills], limits)
-    check_room(requests, schedulers[0], limits)
-    transfers = KvTransfers(link, channels, len(requests))
-    chosen = [-1] * len(requests)
-    decoded_by = [-1] * len(requests)
+    chosen, decoded_by = [-1] * len(requests), [-1] * len(requests)
     engines: list[Engine] = []
-    sent: dict[int, SentByLayers] = {}
-
-    def way_of(number: int) -> tuple[tuple[int, int], Callable[[], None]]:
-        """From which engine to which a request goes, and what wakes both."""
-        sender = chosen[number]
-        receiver = decoded_by[number] = prefills + router(
-            arrivals.order[number], asked[number], schedulers[prefills:]
-        )
-
-        def wake() -> None:
-            engines[sender].wake()
-            engines[receiver].wake()
-
-        return (sender, receiver), wake
-
-    def hand_over(number: int, held: list[int]) -> None:
-        """A prompt has been computed."""
-        pool = schedulers[chosen[number]].pool
-        if number in sent:
-            transfers.prefilled_ns[number] = clock.now
-            sent.pop(number).prefilled(pool, held)
-            return
-        ends, wake = way_of(number)
-        engines[ends[1]].offer(number, transfers.handed(number, ends, held, pool, wake))
-
-    def begins(sender: int, begin_ns: int, end_ns: int) -> None:
-        """An iteration of an engine that sends by layers begins."""
-        filled = []
-        for number, before, after in schedulers[sender].parts:
-            if number not in sent:
-                ends, wake = way_of(number)
-                sent[number] = SentByLayers(
-                    transfers,
-                    number,
-                    ends,
-                    requests[number].prompt_tokens,
-                    limits.block_tokens,
-                    wake,
-                )
-                sent[number].ready(*sent[number].filled(0, before))
-                engines[ends[1]].offer(number, sent[number])
-            filled.append((sent[number], *sent[number].filled(before, after)))
-        clock.process(layers_of(filled, begin_ns, end_ns))
-
-    def layers_of(
-        filled: list[tuple[SentByLayers, int, int]], begin_ns: int, end_ns: int
-    ) -> Generator[simpy.Event, Any, None]:
-        """The layers of an iteration, which take equal parts of its time."""
-        for layer in range(link.layers):
-            yield clock.timeout(
-                begin_ns - (-(end_ns - begin_ns) * (layer + 1) // link.layers) - clock.now
-            )
-            for one, first, last in filled:
-                one.ready(first, last, layer, link.layers)
-
-    streams = streams_of(weights, channels)
-    for i, scheduler in enumerate(schedulers):
-        sends = partial(begins, i) if i < prefills and by_layers else None
-        own, goes_on = (first.time_of, hand_over) if i < prefills else (decoder.time_of, None)
-        engines.append(
-            Engine(
-                clock,
-                requests,
-                scheduler,
-                own,
-                goes_on,
-                sends,
-                streams[i] if streams else None,
-                arrivals.ended,
-            )
-        )
-    clock.process(arrivals.run())
-    for engine in engines:
-        clock.process(engine.ahead() if ahead else engine.in_turn())
-    clock.run()
-    stall_ns = sum(engine.stall_ns["kv_transfer"] for engine in engines)
-    figures = None if kv is None else figures_below(kv, engines, limits, clock.end_ns)
-    served = of_engines(asked, engines, chosen, decoded_by, blocks, figures)
-    moved = (
-        None if weights is None else weight_figures(weights, channels, streams, len(served.samples))
+    arrivals = Arrivals(
+        clock,
+        requests,
+        lambda number: offer_by(router, number, arrivals, engines[:prefills], chosen),
     )
-    return replace(served, handed=transfers.hand_overs(chosen, decodes, stall_ns), weights=moved)
+    asked = arrivals.requests
+    transfers = KvTransfers(link, channels, len(requests))
+    ways = _PromptWays(
+        clock, link, router, limits.block_tokens, arrivals, transfers, chosen, decoded_by, engines
+    )
+    for i, (pool, stream) in enumerate(
+        zip(pools, streams_of(weights, channels, count), strict=True)
+    ):
+        is_first = i < prefills
+        of, over = (first, ways.hand_over) if is_first else (decoder, None)
+        layers = is_first and by_layers
+        one = Scheduler(asked, limits, of.blocks, pool, swaps, is_first, layers)
+        begins = partial(ways.begins, i) if layers else None
+        own = Engine(clock, requests, one, of.time_of, over, begins, stream, arrivals.ended)
+        engines.append(own)
+    check_room(requests, engines[prefills].scheduler, limits)
+    check_room(requests, engines[0].scheduler, limits)
+    run_engines(clock, arrivals, engines, ahead)
+    below = figures_below(kv, engines, limits, clock.end_ns)
+    planned = planned_figures(weights, channels, engines)
+    served = of_engines(asked, engines, chosen, decoded_by, decoder.blocks, below, planned)
+    stall_ns = sum(engine.stall_ns["kv_transfer"] for engine in engines)
+    return replace(served, handed=transfers.hand_overs(chosen, decodes, stall_ns))

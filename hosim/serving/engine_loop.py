@@ -9,10 +9,8 @@ from typing import Any
 import simpy
 
 from hosim.errors import InputError
-from hosim.serving.arrivals import Arrivals
 from hosim.serving.blocks import (
     Awaited,
-    EngineChannels,
     KvFigures,
     KvSetup,
     SparseFigures,
@@ -20,101 +18,40 @@ from hosim.serving.blocks import (
     kv_figures,
 )
 from hosim.serving.engine_sequence import HandedOver
-from hosim.serving.links import SteppedClock
 from hosim.serving.requests import Request
 from hosim.serving.scheduler import EngineLimits, Iteration, Scheduler
-from hosim.serving.served import Sample, Served
-from hosim.serving.weights import WeightSetup, WeightStream, weight_figures
+from hosim.serving.served import Sample
+from hosim.serving.weights import WeightStream
 
 IterationTime = Callable[[Iteration], int]
 """Nanoseconds of an iteration."""
 
 
-def serve_requests(
-    requests: Sequence[Request],
-    limits: EngineLimits,
-    blocks: int,
-    time_of: IterationTime,
-    *,
-    ahead: bool = True,
-    kv: KvSetup | None = None,
-    weights: WeightSetup | None = None,
-) -> Served:
-    """Serve requests, sorted by arrival, with a cache of ``blocks`` blocks, and with ``kv`` in the
-    tiers below the device as well.
-
-    With ``weights`` some layers come up while iterations compute.
-
-    ``ahead`` says that the next iteration is scheduled when the one before begins (vLLM's
-    asynchronous scheduling): what arrives later waits for the one after. Raises :class:`InputError`
-    for a request that the cache has no room for.
-    """
-    clock = SteppedClock()
-    channels = None if weights is None else weights.channels(clock)
-    (tiers,) = [None] if kv is None else kv(clock, blocks, channels=channels)
-    env = simpy.Environment() if kv is None and weights is None else clock
-    arrivals = Arrivals(env, requests, lambda number: engine.offer(number))
-    scheduler = Scheduler(arrivals.requests, limits, blocks, tiers, kv is not None and kv.swaps)
-    check_room(requests, scheduler, limits)
-    streams = streams_of(weights, channels)
-    stream = streams[0] if streams else None
-    engine = Engine(env, requests, scheduler, time_of, weights=stream, ended=arrivals.ended)
-    env.process(arrivals.run())
-    env.process(engine.ahead() if ahead else engine.in_turn())
-    env.run()
-    tokens = tuple(map(tuple, engine.token_ns))
-    figures = None if kv is None else figures_below(kv, [engine], limits, clock.end_ns)
-    return Served(
-        tuple(arrivals.requests),
-        tuple(engine.scheduled_ns),
-        tokens,
-        tuple(engine.samples),
-        scheduler.preemptions,
-        scheduler.hit_tokens,
-        blocks,
-        kv=figures,
-        weights=None
-        if weights is None or channels is None
-        else weight_figures(weights, channels, streams, len(engine.samples)),
-    )
-
-
-def streams_of(weights: WeightSetup | None, channels: EngineChannels | None) -> list[WeightStream]:
-    """The weights of each engine; none if all stay in the device."""
-    return [] if weights is None or channels is None else weights.streams(channels)
-
-
 def figures_below(
-    kv: KvSetup, engines: Sequence[Engine], limits: EngineLimits, end_ns: int
-) -> KvFigures:
-    """Return the figures of the cache in the tiers below the engines' devices."""
+    kv: KvSetup | None, engines: Sequence[Engine], limits: EngineLimits, end_ns: int
+) -> KvFigures | None:
+    """Return the figures of the cache in the tiers below the engines' devices, if it is there."""
+    if kv is None:
+        return None
     schedulers = [engine.scheduler for engine in engines]
     pools = [scheduler.pool for scheduler in schedulers if isinstance(scheduler.pool, TieredPool)]
-    peak = max(sample.held_blocks for engine in engines for sample in engine.samples)
-    causes = (
-        ("evictions", "loads", "fetches") if pools[0].reads is not None else ("evictions", "loads")
-    )
-    stalls = {cause: sum(engine.stall_ns[cause] for engine in engines) for cause in causes}
-    waits = [wait for scheduler in schedulers for wait in scheduler.load_waits_ns]
-    figures = kv_figures(
+    reads = pools[0].reads
+    causes = ("evictions", "loads") if reads is None else ("evictions", "loads", "fetches")
+    thinned = [one.thinned.sequences for one in schedulers if one.thinned is not None]
+    return kv_figures(
         kv.policy,
         pools,
         limits.block_tokens,
-        peak,
-        stalls,
-        waits,
-        sum(s.swaps for s in schedulers),
+        max(sample.held_blocks for engine in engines for sample in engine.samples),
+        {cause: sum(engine.stall_ns[cause] for engine in engines) for cause in causes},
+        [wait for scheduler in schedulers for wait in scheduler.load_waits_ns],
+        sum(scheduler.swaps for scheduler in schedulers),
         end_ns,
-    )
-    reads = pools[0].reads
-    if reads is None:
-        return figures
-    thinned = sum(
-        scheduler.thinned.sequences for scheduler in schedulers if scheduler.thinned is not None
-    )
-    return replace(
-        figures,
-        sparse=SparseFigures(reads.assumption, thinned, sum(pool.fetched_bytes for pool in pools)),
+        None
+        if reads is None
+        else SparseFigures(
+            reads.assumption, sum(thinned), sum(pool.fetched_bytes for pool in pools)
+        ),
     )
 
 
@@ -146,7 +83,7 @@ class Engine:
         weights: WeightStream | None = None,
         ended: Callable[[int], None] | None = None,
     ) -> None:
-        self._weights = weights
+        self.weights = weights
         self._ended = ended
         self._hand_over = hand_over
         self._begins = begins
@@ -171,42 +108,40 @@ class Engine:
         self.scheduler.add(number, handed)
         self.wake()
 
-    def in_turn(self) -> Generator[simpy.Event, Any, None]:
-        """An iteration is scheduled when the one before has ended."""
-        while self._left:
-            yield self._env.timeout(0)  # what arrives at this instant is there
-            iteration, sample, gates = self._scheduled()
-            if iteration is None:
-                yield from self._idle()
-            else:
-                reads = self.scheduler.reads
-                yield from self._through(gates)
-                end, fetched = self._begin(iteration, sample)
-                yield from self._through_iteration(iteration, end)
-                if reads or fetched:
-                    yield from self._layers(reads, fetched)
-                self._finish(iteration)
-
-    def ahead(self) -> Generator[simpy.Event, Any, None]:
-        """An iteration is scheduled when the one before begins."""
+    def run(self, ahead: bool) -> Generator[simpy.Event, Any, None]:
+        """An iteration is scheduled when the one before has ended, or ``ahead``, when that
+        begins.
+        """
         pending: tuple[Iteration, int, Sequence[Awaited], Sequence[Awaited]] | None = None
         while self._left:
-            yield self._env.timeout(0)
+            yield self._env.timeout(0)  # what arrives at this instant is there
             iteration, sample, gates = self._scheduled()
             reads = self.scheduler.reads
             if iteration is None and pending is None:
                 yield from self._idle()
                 continue
             if pending is not None:
-                yield from self._through_iteration(pending[0], pending[1])
-                if pending[2] or pending[3]:
-                    yield from self._layers(pending[2], pending[3])
-                self._finish(pending[0])
+                yield from self._end(*pending)
             pending = None
             if iteration is not None:
                 yield from self._through(gates)
-                end, fetched = self._begin(iteration, sample)
-                pending = iteration, end, reads, fetched
+                pending = iteration, *self._begin(iteration, sample), reads
+                if not ahead:
+                    yield from self._end(*pending)
+                    pending = None
+
+    def _end(
+        self,
+        iteration: Iteration,
+        end_ns: int,
+        fetched: Sequence[Awaited],
+        reads: Sequence[Awaited],
+    ) -> Generator[simpy.Event, Any, None]:
+        """Wait for the end of the iteration that began last, and for what it reads."""
+        yield from self._through_iteration(iteration, end_ns)
+        if reads or fetched:
+            yield from self._layers(reads, fetched)
+        self._finish(iteration)
 
     def wake(self) -> None:
         """Something arrived: a request, or blocks."""
@@ -230,10 +165,10 @@ class Engine:
         self, iteration: Iteration, end_ns: int
     ) -> Generator[simpy.Event, Any, None]:
         """The iteration that began last, which ends at ``end_ns`` unless it waits for weights."""
-        if self._weights is None:
+        if self.weights is None:
             yield self._env.timeout(end_ns - self._now)
             return
-        yield from self._weights.run(iteration, end_ns - self._now, self._until)
+        yield from self.weights.run(iteration, end_ns - self._now, self._until)
         if self._now > end_ns:
             self.samples[-1] = replace(self.samples[-1], end_ns=self._now)
 

@@ -231,8 +231,7 @@ def logged_iterations(
     first figure is below 0 where the blocks do not fit beside the rest, and ``None`` where
     ``blocks`` is.
     """
-    parameters = builder_parameters(model)
-    alone = {**parameters, RUNTIME: as_data(replace(base, speed=ONE))}
+    alone = {**builder_parameters(model), RUNTIME: as_data(replace(base, speed=ONE))}
     counts = [
         int(limits[name]) if name in limits else None for name in ("token_budget", "max_sequences")
     ]

@@ -233,7 +233,7 @@ def fitted_overhead_ns(
 
 
 def overhead_warning(overhead_ns: int) -> str | None:
-    """What to say of a fitted overhead that is ten times the largest known one: it is no host's.
+    """The warning for a fitted overhead that is ten times the largest known one: it is no host's.
 
     >>> overhead_warning(5_000_000) is None
     True

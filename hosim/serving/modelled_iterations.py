@@ -117,8 +117,7 @@ class ModelledIterations:
             machine = machine_under(machine, from_data(self.model[RUNTIME]))
         object.__setattr__(self, "hardware", replace(machine, devices=self.devices))
         if self.connected and self.hardware.software is not None:
-            connector = self.hardware.software.connector
-            object.__setattr__(self, "_connector_ns", round(connector.value))
+            object.__setattr__(self, "_connector_ns", round(self.hardware.software.connector.value))
 
     @property
     def name(self) -> str:
@@ -173,8 +172,7 @@ class ModelledIterations:
         kernels = round(kernels / runtime.speed.value)  # as the times of ops already are
         issued = 0
         if runtime.host.value:
-            graph = self.graph(iteration.tokens)
-            issued = self._call_ns(runtime.host.value) * len(graph.ops)
+            issued = self._call_ns(runtime.host.value) * len(self.graph(iteration.tokens).ops)
         return max(self.dense_ns(tokens) + kernels, issued) + self.beside_ns
 
     def in_draw(self, draw: int) -> ModelledIterations:
@@ -423,13 +421,12 @@ class ModelledIterations:
             return 0
         place, gate = ("select", (queries, sequences, older)), self.gate
         if place not in self._times:
-            read = queries * gate.query_bytes + sequences * older * gate.block_bytes
             op = Op(
                 "select",
                 "sort",
                 dtype=gate.dtype,
                 flops=queries * older * gate.flops,
-                bytes_accessed=read,
+                bytes_accessed=queries * gate.query_bytes + sequences * older * gate.block_bytes,
             )
             (found,) = op_durations(Graph("select", (), (op,)), self.hardware)
             self._times[place] = found * gate.layers

@@ -122,9 +122,8 @@ class RecordedIterations:
         found = self.attention.get((chunk, before, decodes, keys))
         if found is not None:
             return found
-        prefill = self._half((chunk, before, 0, 0)) if chunk else self._launch_us
         return (
-            prefill
+            (self._half((chunk, before, 0, 0)) if chunk else self._launch_us)
             + (self._half((0, 0, decodes, keys)) if decodes else self._launch_us)
             - self._launch_us
         )
@@ -133,9 +132,8 @@ class RecordedIterations:
         found = self.attention.get(shape)
         if found is not None:
             return found
-        alike = self._alike.get((shape[0] == 0, shape[2] == 0), ())
         near = min(
-            alike,
+            self._alike.get((shape[0] == 0, shape[2] == 0), ()),
             key=lambda row: (
                 sum(abs(np.log2((a + 1) / (b + 1))) for a, b in zip(row, shape, strict=True)),
                 row,
@@ -169,8 +167,7 @@ def read_recorded_iterations(
     """The tables in a folder. Raises :class:`InputError` for one that is missing or damaged."""
     source = os.fspath(folder)
     dense = _by_layer(folder, "kernels_dense", "tokens")
-    counts = {tuple(tokens) for tokens, _ in dense.values() if len(tokens) > 1}
-    if len(counts) != 1:
+    if len({tuple(tokens) for tokens, _ in dense.values() if len(tokens) > 1}) != 1:
         raise InputError(
             "expected times of every op at the same numbers of tokens",
             source=source,
@@ -203,8 +200,7 @@ def _by_layer(
     folder: str | os.PathLike[str], name: str, count: str
 ) -> dict[str, tuple[Array, Array]]:
     rows = _table(folder, name, ("layer", count, "time_us"))
-    twice = rows.astype({count: float}).duplicated(["layer", count])
-    if twice.any():
+    if rows.astype({count: float}).duplicated(["layer", count]).any():
         raise InputError(
             f"expected one time for each layer and number of {count}",
             source=os.fspath(folder),

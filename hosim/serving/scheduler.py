@@ -15,7 +15,7 @@ iteration already. Nobody is preempted for one that waits.
 With tiers below the device (:class:`~hosim.serving.blocks.TieredPool`) a sequence that was admitted
 computes nothing until its blocks have come up; others go on. Preempted sequences may be swapped out
 instead of computed again. Where attention reads few blocks, sequences are thinned before any is
-preempted (:class:`~hosim.serving.thinned.Thinned`).
+preempted (:class:`~hosim.serving.engine_sequence.Thinned`).
 """
 
 from bisect import bisect_left
@@ -27,9 +27,8 @@ from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
 from hosim.serving.blocks import Awaited, BlockPool, Reach, TieredPool
-from hosim.serving.engine_sequence import EngineSequence, HandedOver
+from hosim.serving.engine_sequence import EngineSequence, HandedOver, Thinned
 from hosim.serving.requests import Request
-from hosim.serving.thinned import Thinned
 
 # -- the queue -------------------------------------------------------------------------------------
 
@@ -38,8 +37,8 @@ Item = TypeVar("Item")
 
 
 class WaitingByPriority(Generic[Item]):
-    """What a ``deque`` offers a scheduler, in the order of ``key``: whatever comes in, at either
-    end, goes to its place.
+    """A queue with what a ``deque`` offers a scheduler, in the order of ``key``: whatever comes in,
+    at either end, goes to its place.
     """
 
     def __init__(self, key: Callable[[Item], tuple[int, ...]]) -> None:
@@ -59,8 +58,7 @@ class WaitingByPriority(Generic[Item]):
 
     def append(self, item: Item) -> None:
         """Add an item."""
-        place = bisect_left(self._items, self._key(item), key=self._key)
-        self._items.insert(place, item)
+        self._items.insert(bisect_left(self._items, self._key(item), key=self._key), item)
 
     appendleft = append
 
@@ -504,8 +502,7 @@ class Scheduler:
         """Blocks that a sequence needs for so many tokens more, less what it has; below 0 where it
         has more.
         """
-        there = sequence.gone + len(sequence.blocks)
-        return -(-(sequence.computed + new) // self._size) - there
+        return -(-(sequence.computed + new) // self._size) - (sequence.gone + len(sequence.blocks))
 
     def _iteration(self, batch: dict[int, tuple[EngineSequence, int]]) -> Iteration:
         """The batch as an iteration. A sequence whose tokens are all computed gets one more."""

@@ -16,13 +16,13 @@ PREEMPTIONS = ("recompute", "swap")
 
 
 def _routers() -> Iterable[str]:
-    from hosim.serving.routers import ROUTERS
+    from hosim.serving.instances import ROUTERS
 
     return ROUTERS
 
 
 def _kv_policies() -> Iterable[str]:
-    from hosim.serving.kv_policies import KV_POLICIES
+    from hosim.serving.blocks import KV_POLICIES
 
     return [policy.name for policy in KV_POLICIES]
 
@@ -140,7 +140,7 @@ SERVE: Options = (
         help="Cache in tiers below: lru:tiers=ddr (see 'hosim policies --kv').",
         about="A policy for the cache in the tiers below the device, such as "
         '``"write_through:tiers=ddr=500GiB"`` '
-        "(:mod:`hosim.serving.kv_policies.kv_registry` has them all); ``None``: the whole cache "
+        "(:mod:`hosim.serving.blocks.kv_policies` has them all); ``None``: the whole cache "
         "is in device memory.",
     ),
     Option(

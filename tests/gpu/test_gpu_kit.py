@@ -26,16 +26,18 @@ from hosim.errors import InputError  # noqa: E402
 from hosim.graph import GraphBuilder  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
 from hosim.io.importers.recordings import read_kernel_tables  # noqa: E402
-from hosim.on_torch.gpu import clocks, command, kernel_times, planning, running  # noqa: E402
+from hosim.on_torch.gpu import command, measuring, planning, profiled, running  # noqa: E402
 from hosim.on_torch.gpu.captured_step import CapturedStep, DecoderModule, Work, captured, events_of  # noqa: E402
 from hosim.on_torch.gpu.functional_decoder import CONFIGS  # noqa: E402
 from hosim.on_torch.gpu.gpu_seam import CpuBackend, CudaBackend  # noqa: E402
-from hosim.on_torch.gpu.measured_machine import measured_machine  # noqa: E402
-from hosim.on_torch.gpu.measuring import beside  # noqa: E402
-from hosim.on_torch.gpu.output_files import write_json  # noqa: E402
+from hosim.on_torch.gpu.measuring import beside, measured_machine  # noqa: E402
+from hosim.on_torch.gpu.output_files import (  # noqa: E402
+    plan_of_mapping,
+    workload_mapping,
+    write_json,
+)
+from hosim.on_torch.gpu.running import table  # noqa: E402
 from hosim.on_torch.gpu.scheme_runs import Workload  # noqa: E402
-from hosim.on_torch.gpu.summary_table import table  # noqa: E402
-from hosim.on_torch.gpu.travel_files import plan_of_mapping, workload_mapping  # noqa: E402
 from hosim.on_torch.lower import rule_of  # noqa: E402
 from hosim.result import CACHING, Timeline, Transfer  # noqa: E402
 from hosim.validate.kit import FORMAT, SCHEMES  # noqa: E402
@@ -556,15 +558,15 @@ def test_clocks_are_sampled_while_something_runs(tmp_path):
         "import sys; print(sys.argv[2] + chr(10) + '1980, 26', flush=True); "
         "open(sys.argv[1], 'w').close(); input()"
     )
-    with clocks.sampled(
+    with profiled.sampled(
         "cuda", 1, samples, [sys.executable, "-c", script, str(tmp_path / "printed"), row]
     ):
         while not (tmp_path / "printed").exists():
             time.sleep(0.01)
-    assert samples == [dict(zip(clocks.FIELDS, row.split(", "), strict=True))]
+    assert samples == [dict(zip(profiled.FIELDS, row.split(", "), strict=True))]
     with (
-        clocks.sampled("cpu", 0, samples, ["no such program"]),
-        clocks.sampled("cuda", 0, samples, ["no such program"]),
+        profiled.sampled("cpu", 0, samples, ["no such program"]),
+        profiled.sampled("cuda", 0, samples, ["no such program"]),
     ):
         pass
     assert len(samples) == 1
@@ -628,7 +630,7 @@ def test_shapes_that_do_not_fit_have_no_row():
         def time_calls(self, call, count):
             raise torch.cuda.OutOfMemoryError("no memory left")
 
-    assert list(kernel_times.kernel_rows(Full(), "GPU", kernel_times.SMALL)) == []
+    assert list(measuring.kernel_rows(Full(), "GPU", measuring.SMALL)) == []
 
 
 def test_copies_fill_the_time_of_the_kernels():

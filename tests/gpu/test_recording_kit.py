@@ -18,7 +18,7 @@ import torch
 
 from hosim.errors import InputError
 from hosim.io.importers.recordings import parse_kineto
-from hosim.on_torch.gpu import command, functional_decoder, gpu_seam, scheme_runs, trim
+from hosim.on_torch.gpu import command, functional_decoder, gpu_seam, profiled, scheme_runs
 from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import CpuBackend
 from hosim.on_torch.gpu.moves import Mover
@@ -336,7 +336,7 @@ def test_a_trimmed_trace_reads_as_before(shared, name):
     if not path.exists():
         pytest.skip(f"no file {path}")
     trace = json.loads(gzip.decompress(path.read_bytes()))
-    trimmed = trim.trim_trace(trace)
+    trimmed = profiled.trim_trace(trace)
     assert parse_kineto(trimmed, name) == parse_kineto(trace, name)
     assert len(json.dumps(trimmed)) < 0.8 * len(json.dumps(trace))
 
@@ -397,7 +397,7 @@ def test_a_trimmed_trace_has_what_work_and_uses_follow_from():
         },
     ]
     trace = {"traceEvents": events}
-    trimmed = trim.trim_trace(trace)
+    trimmed = profiled.trim_trace(trace)
     assert parse_kineto(trimmed, "step") == parse_kineto(trace, "step")
     assert [len(event.get("args", ())) for event in trimmed["traceEvents"]] == [2, 5, 0]
     assert parse_kineto(trimmed, "step").modules
@@ -434,7 +434,7 @@ def test_a_trimmed_snapshot_reads_as_before():
         "allocator_settings": {"expandable_segments": True},
         "external": [1],
     }
-    trimmed = trim.trim_snapshot(raw)
+    trimmed = profiled.trim_snapshot(raw)
     assert "frames" not in json.dumps(trimmed)
     assert parse_snapshot(trimmed) == parse_snapshot(raw)
 
@@ -866,7 +866,7 @@ def test_what_is_trimmed_and_what_is_kept():
         "deviceProperties": [],
         "traceEvents": [metadata, kernel, bare, python, counter],
     }
-    assert trim.trim_trace(raw) == {
+    assert profiled.trim_trace(raw) == {
         "schemaVersion": 1,
         "deviceProperties": [],
         "traceEvents": [
@@ -886,7 +886,7 @@ def test_what_is_trimmed_and_what_is_kept():
     kept = {"segments": [segment], "device_traces": [[entry]], "allocator_settings": {}}
     noisy = {**segment, "blocks": [{**block, "frames": []}], "frames": []}
     assert (
-        trim.trim_snapshot({"segments": [noisy], "device_traces": [[{**entry, "frames": []}]]})
+        profiled.trim_snapshot({"segments": [noisy], "device_traces": [[{**entry, "frames": []}]]})
         == kept
     )
 

@@ -17,7 +17,6 @@ from hosim.on_torch.gpu import (
     measuring,
     profiled,
     scheme_runs,
-    trim,
 )
 from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import CpuBackend
@@ -217,7 +216,7 @@ def test_a_run_with_counters_and_a_history(tmp_path, monkeypatch):
     ]
     assert json.loads(
         gzip.decompress((tmp_path / run.name / "memory.json.gz").read_bytes())
-    ) == trim.trim_snapshot(SNAPSHOT)
+    ) == profiled.trim_snapshot(SNAPSHOT)
     assert {path.name for path in (tmp_path / run.name).iterdir()} == {
         "run.json",
         "trace.json.gz",

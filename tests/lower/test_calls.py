@@ -201,6 +201,8 @@ def test_what_one_may_give(tmp_path):
     """A machine, folders, a profile as an object or by its path, a budget that is too small for the
     given plan.
     """
+    with pytest.raises(InputError, match=r"hardware: expected a name, a path, .* got int"):
+        hosim.offload(Scaled().eval(), (X, 3.0), hardware=5)
     profile = hosim.load_hardware(hosim.find_hardware(HARDWARE))
     device = CpuDevice(profile)
     with hosim.offload(Scaled().eval(), (X, 3.0), hardware=profile, device=device) as offloaded:

@@ -16,7 +16,7 @@ from hosim.engine import replay  # noqa: E402
 from hosim.on_torch.gpu import captured_step, command, measuring, planning, running  # noqa: E402
 from hosim.on_torch.gpu.captured_step import captured  # noqa: E402
 from hosim.on_torch.gpu.gpu_seam import CpuBackend  # noqa: E402
-from hosim.on_torch.gpu.measured_machine import measured_machine  # noqa: E402
+from hosim.on_torch.gpu.measuring import measured_machine  # noqa: E402
 from hosim.on_torch.lower import rule_of  # noqa: E402
 
 

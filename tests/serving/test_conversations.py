@@ -13,8 +13,7 @@ from toy_tiers import served, toy_machine, toy_ns
 
 from hosim.errors import InputError
 from hosim.serving import ROUTERS, EngineLimits, serve_on_instances
-from hosim.serving.blocks import KvSetup
-from hosim.serving.kv_policies import KV_POLICIES
+from hosim.serving.blocks import KV_POLICIES, KvSetup
 from hosim.serving.requests import Request, draw_requests, read_requests
 
 

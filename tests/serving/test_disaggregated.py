@@ -27,8 +27,7 @@ from hosim.serving import (
     serve_disaggregated,
     serve_requests,
 )
-from hosim.serving.blocks import KvLink, KvSetup, Peers, kv_link
-from hosim.serving.links import SteppedClock
+from hosim.serving.blocks import KvLink, KvSetup, Peers, SteppedClock, kv_link
 from hosim.serving.report import serving_trace
 from hosim.serving.requests import Request
 

@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.serving.blocks import kv_setup
-from hosim.serving.kv_policies import KV_POLICIES
+from hosim.serving.blocks import KV_POLICIES, kv_setup
 from hosim.serving.report import tiers_and_channels
 from hosim.serving.requests import Request
 

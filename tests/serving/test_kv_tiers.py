@@ -15,9 +15,14 @@ from hosim.cache_plan import CacheOp, Plan
 from hosim.engine import replay
 from hosim.graph import GraphBuilder
 from hosim.serving import EngineLimits, serve_requests
-from hosim.serving.blocks import BlockCopies, EngineChannels, KvSetup
-from hosim.serving.kv_policies import KV_POLICIES, kv_policy
-from hosim.serving.links import SteppedClock
+from hosim.serving.blocks import (
+    KV_POLICIES,
+    BlockCopies,
+    EngineChannels,
+    KvSetup,
+    SteppedClock,
+    kv_policy,
+)
 from hosim.serving.requests import Request
 
 POLICIES = [policy.name for policy in KV_POLICIES]
@@ -303,7 +308,7 @@ class Watched:
     def __init__(self, setup):
         self.setup, self.policy, self.swaps = setup, setup.policy, setup.swaps
 
-    def __call__(self, clock, blocks, channels=None):
+    def __call__(self, clock, blocks, engines=1, channels=None):
         pools = self.setup(clock, blocks)
         (self.pool,) = pools
         return pools

@@ -15,8 +15,14 @@ from toy_tiers import GB, toy_machine, toy_ns
 import hosim
 from hosim.hardware import Fabric
 from hosim.serving import ROUTERS, EngineLimits, serve_on_instances, serve_requests
-from hosim.serving.blocks import Awaited, BlockCopies, EngineChannels, KvSetup, kv_setup
-from hosim.serving.links import SteppedClock
+from hosim.serving.blocks import (
+    Awaited,
+    BlockCopies,
+    EngineChannels,
+    KvSetup,
+    SteppedClock,
+    kv_setup,
+)
 from hosim.serving.requests import Request
 
 ALIKE = Request(0, 8, 1, (1, 2), 4)

@@ -98,7 +98,11 @@ class GraphTrainerOffload:
             policy(gm, config=config)
         trial = GraphModule(gm, deepcopy(gm.graph))
         self._offload.tag_all_offloadable_activations(trial, cpu_budget_gb=0)
-        nodes = [node.name for node in trial.graph.nodes if _is_offloaded(node)]
+        nodes = [
+            node.name
+            for node in trial.graph.nodes
+            if node.meta.get("recompute") is CheckpointPolicy.MUST_CPU_OFFLOAD
+        ]
         every = self._passes(gm, nodes, config)
         could = self._read(every)
         lost = {*read_when_gone(every, could[0])}
@@ -137,10 +141,6 @@ def _tag(module: GraphModule, marked: Collection[str]) -> None:
     for node in module.graph.nodes:
         if node.name in marked:
             node.meta["recompute"] = CheckpointPolicy.MUST_CPU_OFFLOAD
-
-
-def _is_offloaded(node: Node) -> bool:
-    return node.meta.get("recompute") is CheckpointPolicy.MUST_CPU_OFFLOAD
 
 
 def _without_copies(module: GraphModule) -> TorchProgram:

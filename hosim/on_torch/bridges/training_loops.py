@@ -130,8 +130,7 @@ class OffloadingLoop(TrainerCallback):  # type: ignore[misc]
         scale = self._scale_of(kwargs)
         loss = self.step.backward(gradient=None if scale == 1 else scale, **kwargs)
         self._see()
-        anchor = torch.empty((), requires_grad=True)
-        return LossAlone(loss=_HasRun.apply(scale, loss, anchor))
+        return LossAlone(loss=_HasRun.apply(scale, loss, torch.empty((), requires_grad=True)))
 
     def _scale_of(self, inputs: Mapping[str, Any]) -> float:
         """By how much the loop will scale the loss: ``Trainer`` by its rounds of accumulation,

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from hosim.errors import HosimError, InputError
 from hosim.on_torch.gpu.gpu_seam import Device
-from hosim.on_torch.gpu.output_files import write_json
-from hosim.on_torch.gpu.progress_lines import say
+from hosim.on_torch.gpu.output_files import say, write_json
 from hosim.validate.kit import FORMAT, read_json
 
 FAILED = "failed.json"

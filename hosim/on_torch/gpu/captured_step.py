@@ -16,9 +16,9 @@ from hosim.cache_plan import Plan
 from hosim.data.allocator_blocks import in_blocks
 from hosim.hardware import Hardware
 from hosim.on_torch.gpu import functional_decoder, profiled
-from hosim.on_torch.gpu.clocks import sampled
 from hosim.on_torch.gpu.functional_decoder import CONFIGS, Config
 from hosim.on_torch.gpu.gpu_seam import Device
+from hosim.on_torch.gpu.profiled import sampled
 from hosim.on_torch.lower import Executor, TorchProgram, capture, capture_training, insert
 from hosim.on_torch.lower.devices import CpuDevice, CudaDevice
 from hosim.result import Timeline

@@ -4,7 +4,7 @@ import argparse
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,11 +20,9 @@ from hosim.on_torch.gpu.captured_step import Work, threads
 from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import CpuBackend, CudaBackend, Device
 from hosim.on_torch.gpu.measuring import measure_channels, measure_kernels, measure_step
-from hosim.on_torch.gpu.output_files import write_json
-from hosim.on_torch.gpu.progress_lines import say
-from hosim.on_torch.gpu.running import run_plans
+from hosim.on_torch.gpu.output_files import say, write_json
+from hosim.on_torch.gpu.running import run_plans, table, write_summary
 from hosim.on_torch.gpu.scheme_runs import RecordingRun, record_run
-from hosim.on_torch.gpu.summary_table import table, write_summary
 from hosim.validate.kit import FORMAT, SCHEMES, SMALLEST_OFFLOAD, read_json
 
 _MODES = ("prefill", "train")
@@ -49,6 +47,56 @@ def main(arguments: Sequence[str]) -> int:
         return 130
 
 
+_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "what": {
+        "choices": ("all", "measure", "plan", "run", "list"),
+        "help": "one step, or all; list names the runs and does nothing",
+    },
+    "--out": {"type": Path, "metavar": "DIR", "help": "folder of the results"},
+    "--only": {"default": ",".join(_PARTS), "help": "what measure does (default: %(default)s)"},
+    "--configs": {
+        "default": "1b,3b",
+        "help": f"decoders, of {', '.join(CONFIGS)} (default: %(default)s)",
+    },
+    "--modes": {"default": ",".join(_MODES), "help": "default: %(default)s"},
+    "--schemes": {"default": ",".join(SCHEMES), "help": "default: %(default)s"},
+    "--lengths": {"default": "1024", "help": "tokens of a sequence (default: %(default)s)"},
+    "--batch": {"type": int, "default": 1, "help": "sequences in a step (default: 1)"},
+    "--iterations": {
+        "type": int,
+        "default": 10,
+        "help": "timed steps, after two warm-up steps (default: 10)",
+    },
+    "--profiled": {
+        "type": int,
+        "default": 2,
+        "help": "steps of a scheme in the trace and in the history (default: 2)",
+    },
+    "--shares": {
+        "default": "90,75,50",
+        "help": "budgets of plans, in percent of the resident peak (default: %(default)s)",
+    },
+    "--policy": {"default": "hyperoffload", "help": "what plans (default: %(default)s)"},
+    "--effort": {
+        "type": float,
+        "help": "the policy's parameter effort: 0 plans in seconds, the policy's own in minutes "
+        "(default: 0 with all, its own with plan)",
+    },
+    "--seed": {"type": int, "default": 1, "help": "seed of weights and tokens (default: 1)"},
+    "--minutes": {
+        "type": float,
+        "metavar": "N",
+        "help": "begin nothing after so many minutes; the same command goes on",
+    },
+    "--device": {"type": int, "default": 0, "help": "index of the CUDA device (default: 0)"},
+    "--dry-run": {
+        "action": "store_true",
+        "help": "everything but the GPU: a tiny decoder on the CPU, small copies",
+    },
+}
+"""The arguments of the command, with what argparse is told of each."""
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m hosim.gpu",
@@ -57,69 +105,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Steps that are done already are left alone, so an interrupted command goes on "
         "where it stopped.",
     )
-    parser.add_argument(
-        "what",
-        choices=("all", "measure", "plan", "run", "list"),
-        help="one step, or all; list names the runs and does nothing",
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the results")
-    parser.add_argument(
-        "--only", default=",".join(_PARTS), help="what measure does (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--configs",
-        default="1b,3b",
-        help=f"decoders, of {', '.join(CONFIGS)} (default: %(default)s)",
-    )
-    parser.add_argument("--modes", default=",".join(_MODES), help="default: %(default)s")
-    parser.add_argument("--schemes", default=",".join(SCHEMES), help="default: %(default)s")
-    parser.add_argument(
-        "--lengths", default="1024", help="tokens of a sequence (default: %(default)s)"
-    )
-    parser.add_argument("--batch", type=int, default=1, help="sequences in a step (default: 1)")
-    parser.add_argument(
-        "--iterations",
-        type=int,
-        default=10,
-        help="timed steps, after two warm-up steps (default: 10)",
-    )
-    parser.add_argument(
-        "--profiled",
-        type=int,
-        default=2,
-        help="steps of a scheme in the trace and in the history (default: 2)",
-    )
-    parser.add_argument(
-        "--shares",
-        default="90,75,50",
-        help="budgets of plans, in percent of the resident peak (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--policy", default="hyperoffload", help="what plans (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--effort",
-        type=float,
-        help="the policy's parameter effort: 0 plans in seconds, the policy's own in minutes "
-        "(default: 0 with all, its own with plan)",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=1, help="seed of weights and tokens (default: 1)"
-    )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        metavar="N",
-        help="begin nothing after so many minutes; the same command goes on",
-    )
-    parser.add_argument(
-        "--device", type=int, default=0, help="index of the CUDA device (default: 0)"
-    )
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="everything but the GPU: a tiny decoder on the CPU, small copies",
-    )
+    for name, told in _ARGUMENTS.items():
+        parser.add_argument(name, **told)
     return parser
 
 
@@ -275,7 +262,14 @@ def _write_meta(options: argparse.Namespace, arguments: list[str], device: Devic
         "command": ["python", "-m", "hosim.gpu", *arguments],
         "dry_run": options.dry_run,
         "device": device.describe(),
-        "software": _software(),
+        "software": {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "hip": torch.version.hip,
+            "numpy": numpy.__version__,
+            "python": platform.python_version(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
         "models": models,
         "smallest_offload_bytes": _smallest(options),
         "runs": sorted(path.parent.name for path in options.out.glob("[!.]*/run.json")),
@@ -343,17 +337,6 @@ def _device(options: argparse.Namespace) -> Device:
             source="--device",
         )
     return CudaBackend(options.device)
-
-
-def _software() -> dict[str, Any]:
-    return {
-        "torch": torch.__version__,
-        "cuda": torch.version.cuda,
-        "hip": torch.version.hip,
-        "numpy": numpy.__version__,
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-    }
 
 
 def _listed(text: str, option: str) -> list[str]:

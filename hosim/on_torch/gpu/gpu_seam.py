@@ -12,6 +12,7 @@ import platform
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -167,12 +168,12 @@ class CudaBackend:
         }
 
 
+@dataclass(eq=False)
 class _Queue:
     """A copy stream of the CPU backend: its queued work, and how much of that is done."""
 
-    def __init__(self) -> None:
-        self.work: list[Callable[[], None] | None] = []
-        self.done = 0
+    work: list[Callable[[], None] | None] = field(default_factory=list)
+    done: int = 0
 
     def run(self, until: int) -> None:
         while self.done < until:

@@ -1,29 +1,36 @@
 """The first step, on the GPU: channels, kernels, decoders under simple schemes, and the time of
-each op of their captured steps.
+each op of their captured steps; and the machine that they were measured on.
 """
 
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from hosim.cache_plan import Plan
 from hosim.errors import ExecutionError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.on_torch.gpu import kernel_times
 from hosim.on_torch.gpu.captured_step import Ran, Work, captured, events_of, run_steps
 from hosim.on_torch.gpu.functional_decoder import CONFIGS
 from hosim.on_torch.gpu.gpu_seam import TO_DEVICE, TO_HOST, Device
-from hosim.on_torch.gpu.output_files import write_json, write_rows
-from hosim.on_torch.gpu.progress_lines import say
+from hosim.on_torch.gpu.output_files import say, workload_mapping, write_json, write_rows
 from hosim.on_torch.gpu.scheme_runs import new_folder
-from hosim.on_torch.gpu.travel_files import workload_mapping
-from hosim.validate.kit import FORMAT, read_json, whole
+from hosim.validate.kit import (
+    FORMAT,
+    bandwidth_sweep,
+    measured_device,
+    read_json,
+    swept_channels,
+    whole,
+)
 
 SIZES = tuple(1 << power for power in range(12, 31))
 """4 KiB to 1 GiB."""
@@ -43,9 +50,8 @@ def measure_channels(device: Device, out: Path, dry: bool) -> None:
 def measure_kernels(device: Device, out: Path, dry: bool) -> None:
     """Write ``kernels.csv``."""
     path = out / "kernels.csv"
-    shapes = kernel_times.SMALL if dry else kernel_times.SHAPES
-    rows = kernel_times.kernel_rows(device, str(device.describe()["name"]), shapes)
-    write_rows(path, kernel_times.COLUMNS, rows)
+    shapes = SMALL if dry else SHAPES
+    write_rows(path, COLUMNS, kernel_rows(device, str(device.describe()["name"]), shapes))
 
 
 def measure_step(device: Device, path: Path, work: Work, steps: int) -> None:
@@ -250,4 +256,153 @@ def _median(device: Device, work: list[list[Any]], repeats: int) -> tuple[int, i
     rounds = [device.time_both(kernels, copies) for _ in range(repeats + 1)][1:]
     return round(statistics.median(one for one, _ in rounds)), round(
         statistics.median(two for _, two in rounds)
+    )
+
+
+# -- the machine that was measured -----------------------------------------------------------------
+
+
+def measured_machine(out: Path) -> Hardware:
+    """Its free memory and its measured channels, and half of the host's memory, as that much may be
+    pinned.
+
+    A dry run has a machine that is slow enough to cause waits. Raises :class:`InputError` for a
+    folder that was not measured.
+    """
+    about = measured_device(out / "meta.json")
+    if about["kind"] == "cpu":
+        tiers = (Tier("hbm", 1 << 32, 10**11, "device"), Tier("ddr", 1 << 32, 10**10, "host"))
+        slow = (
+            Channel("h2d", "ddr", "hbm", 10**9, 10_000),
+            Channel("d2h", "hbm", "ddr", 10**9, 10_000),
+        )
+        return Hardware("cpu stand-in", tiers, slow, Compute({}))
+    channels = swept_channels(bandwidth_sweep(out / "bandwidth.json"), host="ddr", device="hbm")
+    tiers = (
+        Tier("hbm", about["free_memory_bytes"], 10**12, "device"),
+        Tier("ddr", about["host_memory_bytes"] // 2, 10**11, "host"),
+    )
+    return Hardware(about["name"], tiers, channels, Compute({}))
+
+
+# -- kernels that the cost model knows: products and attention -------------------------------------
+
+
+COLUMNS = (
+    "machine",
+    "kernel",
+    "dtype",
+    *("m", "n", "k", "batch", "queries", "before", "keys", "heads", "kv_heads", "width", "window"),
+    "latency_us",
+)
+_NO_WINDOW = 1 << 40
+
+
+@dataclass(frozen=True)
+class KernelShapes:
+    """Products: rows, (columns, depth). Prompts and steps: sequences, tokens of each, (heads, heads
+    of keys), width of a head.
+    """
+
+    products: Sequence[tuple[int, tuple[int, int]]]
+    prompts: Sequence[tuple[int, int, tuple[int, int], int]]
+    steps: Sequence[tuple[int, int, tuple[int, int], int]]
+
+
+_MATRICES = ((2048, 2048), (8192, 2048), (2048, 8192), (4096, 4096), (14336, 4096), (8192, 8192))
+_HEADS = ((32, 8), (32, 32))
+SHAPES = KernelShapes(
+    tuple(itertools.product((1, 16, 128, 1024, 4096, 8192), _MATRICES)),
+    tuple(itertools.product((1, 4), (512, 2048, 8192), _HEADS, (64, 128))),
+    tuple(itertools.product((1, 8, 32), (1024, 8192), _HEADS, (128,))),
+)
+SMALL = KernelShapes(((8, (16, 32)), (16, (32, 16))), ((1, 16, (4, 2), 8),), ((2, 16, (4, 2), 8),))
+"""For a CPU."""
+
+Row = Mapping[str, Any]
+
+
+def kernel_rows(
+    device: Device, machine: str, shapes: KernelShapes, calls: int = 20
+) -> Iterator[Row]:
+    """A row for each shape, with the time of one of ``calls`` calls in a row, in microseconds (the
+    median of three such rows).
+
+    Shapes that do not fit in memory have no row.
+    """
+    for m, (n, k) in shapes.products:
+        yield from _timed(
+            device,
+            machine,
+            "gemm",
+            {"m": m, "n": n, "k": k},
+            partial(_product, device, m, n, k),
+            calls,
+        )
+    for batch, queries, (heads, kv_heads), width in shapes.prompts:
+        sizes = {
+            "batch": batch,
+            "queries": queries,
+            "before": 0,
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "width": width,
+            "window": _NO_WINDOW,
+        }
+        made = partial(_attention, device, batch, queries, queries, heads, kv_heads, width)
+        yield from _timed(device, machine, "context_attention", sizes, made, calls)
+    for batch, keys, (heads, kv_heads), width in shapes.steps:
+        sizes = {"batch": batch, "keys": keys, "heads": heads, "kv_heads": kv_heads, "width": width}
+        made = partial(_attention, device, batch, 1, keys, heads, kv_heads, width)
+        yield from _timed(device, machine, "generation_attention", sizes, made, calls)
+
+
+def _timed(
+    device: Device,
+    machine: str,
+    kernel: str,
+    sizes: Row,
+    made: Callable[[], Callable[[], Any]],
+    calls: int,
+) -> Iterator[Row]:
+    try:
+        run = made()
+        for _ in range(3):
+            run()
+        times = [device.time_calls(run, calls) for _ in range(3)]
+    except torch.cuda.OutOfMemoryError:
+        device.empty_caches()
+        return
+    yield {
+        "machine": machine,
+        "kernel": kernel,
+        "dtype": "bfloat16",
+        **sizes,
+        "latency_us": round(statistics.median(times) / 1000, 3),
+    }
+
+
+def _product(device: Device, m: int, n: int, k: int) -> Callable[[], Any]:
+    left, right = (
+        device.empty(rows * k, torch.bfloat16).normal_().view(rows, k) for rows in (m, n)
+    )
+    return lambda: functional.linear(left, right)
+
+
+def _attention(
+    device: Device, batch: int, queries: int, keys: int, heads: int, kv_heads: int, width: int
+) -> Callable[[], Any]:
+    """Causal attention; of one query over a cache there is nothing to mask."""
+
+    def drawn(count: int, tokens: int) -> Any:
+        return (
+            device.empty(batch * count * tokens * width, torch.bfloat16)
+            .normal_()
+            .view(batch, count, tokens, width)
+        )
+
+    q, k, v = drawn(heads, queries), drawn(kv_heads, keys), drawn(kv_heads, keys)
+    grouped = {"enable_gqa": True} if kv_heads < heads else {}
+    return lambda: functional.scaled_dot_product_attention(
+        q, k, v, is_causal=queries > 1, **grouped
     )

@@ -6,7 +6,7 @@ as soon as its last reader is queued.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -24,13 +24,13 @@ class Move:
     after: str
 
 
+@dataclass(eq=False)
 class Mover:
     """Queues copies on the copy streams of a device, and records the moves of a step."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
-        self.phase = ""
-        self._moves: list[Move] = []
+    device: Device
+    phase: str = ""
+    _moves: list[Move] = field(default_factory=list)
 
     def enter(self, phase: str) -> None:
         """Enter ``phase`` of the step, which the trace shows as an annotation."""

@@ -17,9 +17,8 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import load_workload, plan_to_dict, save_plan
 from hosim.on_torch.gpu.attempts import Attempts
-from hosim.on_torch.gpu.measured_machine import measured_machine
-from hosim.on_torch.gpu.output_files import write_json
-from hosim.on_torch.gpu.progress_lines import say
+from hosim.on_torch.gpu.measuring import measured_machine
+from hosim.on_torch.gpu.output_files import say, write_json
 from hosim.on_torch.lower import Replayed, planned, rule_of
 from hosim.result import CACHING, IN_PROGRAM_ORDER, Result
 from hosim.validate.kit import FORMAT, kit_run, measured_device, read_json, whole
@@ -35,8 +34,7 @@ def plan_steps(
     Raises :class:`InputError` for a folder that the first step did not write.
     """
     hardware = measured_machine(out)
-    is_gpu = measured_device(out / "meta.json")["kind"] != "cpu"
-    check = rule_of(CACHING if is_gpu else None)
+    check = rule_of(CACHING if measured_device(out / "meta.json")["kind"] != "cpu" else None)
     found = sorted(path.parent for path in out.glob("[!.]*-step/run.json"))
     if not found:
         raise InputError(
@@ -81,26 +79,11 @@ def _plan(
     beyond_ns: int,
     check: Replayed,
 ) -> None:
-    path.mkdir(exist_ok=True)
-    plan, said = _planned(path.name, graph, hardware, about, outside_bytes, beyond_ns, check)
-    _write(path, plan, said)
-
-
-def _is_planned(path: Path, about: Mapping[str, Any]) -> bool:
-    """Return whether a folder has what was planned for this budget by this policy."""
-    kept = path / "predicted.json"
-    if not kept.exists():
-        return False
-    said = read_json(kept)
-    return all(said.get(key) == value for key, value in about.items()) and (
-        "error" in said or (path / "plan.json").exists()
-    )
-
-
-def _write(path: Path, plan: Plan | None, said: Mapping[str, Any]) -> None:
     """Write a plan, if there is one, and its prediction; leave a folder alone that has the run of
     another plan.
     """
+    path.mkdir(exist_ok=True)
+    plan, said = _planned(path.name, graph, hardware, about, outside_bytes, beyond_ns, check)
     kept = path / "plan.json"
     data = None if plan is None else json.loads(json.dumps(plan_to_dict(plan)))
     before = (
@@ -119,6 +102,17 @@ def _write(path: Path, plan: Plan | None, said: Mapping[str, Any]) -> None:
     else:
         save_plan(plan, kept)
     write_json(path / "predicted.json", said)
+
+
+def _is_planned(path: Path, about: Mapping[str, Any]) -> bool:
+    """Return whether a folder has what was planned for this budget by this policy."""
+    kept = path / "predicted.json"
+    if not kept.exists():
+        return False
+    said = read_json(kept)
+    return all(said.get(key) == value for key, value in about.items()) and (
+        "error" in said or (path / "plan.json").exists()
+    )
 
 
 def _planned(

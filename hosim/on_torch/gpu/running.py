@@ -2,25 +2,22 @@
 predicted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from hosim.base.files import read_json
+from hosim.base import files
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.on_torch.gpu.attempts import Attempts
+from hosim.on_torch.gpu.attempts import Attempts, noted_failures
 from hosim.on_torch.gpu.captured_step import CapturedStep, Work, captured, events_of, run_steps
 from hosim.on_torch.gpu.gpu_seam import Device
-from hosim.on_torch.gpu.measured_machine import measured_machine
-from hosim.on_torch.gpu.measuring import run_mapping, work_of
-from hosim.on_torch.gpu.output_files import write_json
-from hosim.on_torch.gpu.progress_lines import say
-from hosim.on_torch.gpu.summary_table import write_summary
-from hosim.on_torch.gpu.travel_files import plan_of_mapping
-from hosim.validate.kit import read_json as kit_json
-from hosim.validate.kit import whole
+from hosim.on_torch.gpu.measuring import measured_machine, run_mapping, work_of
+from hosim.on_torch.gpu.output_files import plan_of_mapping, say, write_json
+from hosim.validate import plan_rows
+from hosim.validate.kit import FORMAT, read_json, whole
 
 
 def run_plans(device: Device, out: Path, steps: int, attempts: Attempts) -> None:
@@ -74,7 +71,7 @@ def _run(
     resident = out / f"{folder.name.rpartition('-plan-')[0]}-step" / "run.json"
     work = work_of(resident)
     path = folder / "plan.json"
-    data = read_json(str(path), "a plan", "plan again: python -m hosim.gpu plan")
+    data = files.read_json(str(path), "a plan", "plan again: python -m hosim.gpu plan")
     with steps_of.of(work) as step:
         plan = plan_of_mapping(data, step.program.graph, str(path))
         ran = run_steps(step, plan, hardware, device, steps, 1, folder, _budget(folder, resident))
@@ -89,5 +86,50 @@ def _budget(folder: Path, resident: Path) -> int:
     the program.
     """
     path = folder / "predicted.json"
-    budget = whole(kit_json(path).get("budget_bytes"), str(path), "budget_bytes")
-    return budget - whole(kit_json(resident).get("outside_bytes"), str(resident), "outside_bytes")
+    budget = whole(read_json(path).get("budget_bytes"), str(path), "budget_bytes")
+    return budget - whole(read_json(resident).get("outside_bytes"), str(resident), "outside_bytes")
+
+
+# -- the summary -----------------------------------------------------------------------------------
+
+
+def write_summary(out: Path) -> list[dict[str, Any]]:
+    """Write ``summary.json`` from the folders that are there, with what failed; returns its
+    rows.
+    """
+    rows, device = plan_rows(out), read_json(out / "meta.json", ["device"])["device"]
+    write_json(
+        out / "summary.json",
+        {"format": FORMAT, "device": device, "runs": rows, "failed": dict(noted_failures(out))},
+    )
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]], failed: Mapping[str, str]) -> str:
+    """The rows as text, and a line for each that failed."""
+    lines = [
+        f"{'':28} {'budget':>15} {'allocated':>15} {'predicted':>15} {'off':>7} {'step ms':>9} "
+        f"{'predicted':>9} {'off':>7}"
+    ]
+    for row in rows:
+        got, said = row["measured"], row["predicted"]
+        if row["error"] is not None:
+            lines.append(f"{row['name']:28} {row['error']}")
+            continue
+        budget = "resident" if row["budget_bytes"] is None else f"{row['budget_bytes']:,}"
+        peak = _beside(got["allocated_bytes"], said["allocated_bytes"], 15, "{:,}", 1)
+        step = _beside(got["step_ns"], said["step_ns"], 9, "{:.2f}", 1e6)
+        other = "  other results" if row["same_results"] is False else ""
+        lines.append(f"{row['name']:28} {budget:>15} {peak} {step}{other}".rstrip())
+    lines += [f"failed: {name}: {reason}" for name, reason in failed.items()]
+    return "\n".join(lines)
+
+
+def _beside(got: int | None, said: int, width: int, form: str, unit: float) -> str:
+    predicted = form.format(said / unit if unit != 1 else said)
+    if got is None:
+        return f"{'-':>{width}} {predicted:>{width}} {'':>7}"
+    return (
+        f"{form.format(got / unit if unit != 1 else got):>{width}} {predicted:>{width}} "
+        f"{said / got - 1:>+7.1%}"
+    )

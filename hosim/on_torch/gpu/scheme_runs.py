@@ -14,11 +14,11 @@ import torch
 
 from hosim.errors import InputError
 from hosim.on_torch.gpu import functional_decoder, profiled
-from hosim.on_torch.gpu.clocks import sampled
 from hosim.on_torch.gpu.functional_decoder import Config
 from hosim.on_torch.gpu.gpu_seam import Device
 from hosim.on_torch.gpu.moves import Groups, Mover, OffloadedActivations, ResidentGroups, Streamed
 from hosim.on_torch.gpu.output_files import write_json
+from hosim.on_torch.gpu.profiled import sampled
 from hosim.validate.kit import FORMAT, SCHEMES, SMALLEST_OFFLOAD, OffloadScheme
 
 _RATE, _DECAY, _EPSILON, _BETA_1, _BETA_2 = 1e-4, 0.1, 1e-8, 0.9, 0.95
@@ -51,7 +51,9 @@ class Workload:
         layers = []
         for index in range(config.layers):
             group = self._make(config.layer_shapes, seed + 1 + index)
-            layers.append(self._to_host(group) if scheme.parameters else group)
+            if scheme.parameters:
+                group = device.host(group.numel(), group.dtype).copy_(group)
+            layers.append(group)
         self._head = self._make(config.head_shapes, seed + 1 + config.layers)
         self._layers = self._groups("parameters", layers, scheme.parameters)
         self._offloaded = OffloadedActivations(self.mover) if scheme.activations else None
@@ -67,11 +69,10 @@ class Workload:
                 self._head.numel(),
             ]
             self._gradients = [device.empty(size, functional_decoder.DTYPE) for size in sizes]
-            outer = [
+            self._outer_states = [
                 torch.zeros(2 * size, dtype=torch.float32, device=device.torch_device)
                 for size in (sizes[0], sizes[-1])
             ]
-            self._outer_states = outer
             states = [self._states(sizes[1]) for _ in range(config.layers)]
             self._layer_states = self._groups("optimizer_state", states, scheme.optimizer)
 
@@ -262,9 +263,6 @@ class Workload:
         functional_decoder.initialize(functional_decoder.views(group, shapes), seed)
         return group
 
-    def _to_host(self, group: Any) -> Any:
-        return self.mover.device.host(group.numel(), group.dtype).copy_(group)
-
     def _states(self, size: int) -> Any:
         if self._scheme.optimizer:
             return self.mover.device.host(2 * size, torch.float32).zero_()
@@ -362,7 +360,6 @@ def _measure(
     moves = work.mover.take_moves()
     peaks = device.peaks()
     profiled_ns = profiled.write_trace(device, step, run.profiled, folder)
-    history = profiled.write_history(device, step, run.profiled, folder)
     content = {
         "format": FORMAT,
         "run": asdict(run),
@@ -370,7 +367,7 @@ def _measure(
         "profiled_wall_ns": profiled_ns,
         "losses": losses,
         "memory": peaks,
-        "memory_history": history,
+        "memory_history": profiled.write_history(device, step, run.profiled, folder),
         "moves": moves,
         "clocks": clocks,
     }

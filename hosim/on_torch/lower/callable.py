@@ -18,9 +18,8 @@ from torch.utils._pytree import tree_flatten, tree_flatten_with_path
 from hosim.cache_plan import Plan
 from hosim.errors import ExecutionError, HosimError, InputError
 from hosim.hardware import Hardware
-from hosim.on_torch.lower.as_captured import AsCaptured
 from hosim.on_torch.lower.devices import Loader, origins, views
-from hosim.on_torch.lower.guard import Guard
+from hosim.on_torch.lower.guard import AsCaptured, Guard
 from hosim.on_torch.lower.planned_program import PlannedProgram, Planner, at_home
 from hosim.on_torch.lower.reached_state import Reached
 from hosim.on_torch.lower.run import Executor
@@ -228,8 +227,7 @@ class OffloadedModel:
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         self._require_as_captured()
         now = self._for(args, kwargs)
-        results = self._run(now.whole, now.captured.flat(*args, **kwargs))
-        return now.captured.result(results)
+        return now.captured.result(self._run(now.whole, now.captured.flat(*args, **kwargs)))
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sized:
         """The capture for inputs of these sizes, made and planned at their first call, within the
@@ -237,12 +235,11 @@ class OffloadedModel:
         """
         given = self._named(args, kwargs)
         sizes = sizes_of(given)
-        first = next(iter(self._sized.values()))
         may_resize = self._captured.resized is not None and sizes not in self._sized
         if may_resize and _differ_in_size_alone(self._captured.example, given, self._is_elsewhere):
             self._require_as_captured()
             self._sized[sizes] = self._resized(args, kwargs)
-        self._now = self._sized.get(sizes, first)
+        self._now = self._sized.get(sizes, next(iter(self._sized.values())))
         return self._now
 
     def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -253,8 +250,10 @@ class OffloadedModel:
         assert self._captured.resized is not None
         with self._guarding.as_before():
             captured = self._captured.resized(args, kwargs, title)
-        same = captured.held.keys() == self._captured.held.keys()
-        if not same or _digests(captured) != self._constants:
+        if (
+            captured.held.keys() != self._captured.held.keys()
+            or _digests(captured) != self._constants
+        ):
             raise InputError(
                 "the program holds other tensors for inputs of these sizes; give inputs of the "
                 "sizes that it was captured with, or offload the model again"

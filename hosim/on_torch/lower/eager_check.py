@@ -71,8 +71,7 @@ def require_eagers_bits(
 def _require_callable(
     captured: Captured, device: Device, optimizer: torch.optim.Optimizer | None
 ) -> None:
-    tensors = named_tensors(captured.model).values()
-    if not all(map(device.has, tensors)):
+    if not all(map(device.has, named_tensors(captured.model).values())):
         raise InputError(
             "check=True calls the model once without hosim, and it is not on the device that is "
             "to run it; leave it out"

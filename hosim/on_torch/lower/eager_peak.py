@@ -77,7 +77,9 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
             )
         self.is_known &= func not in _UNSIZED
         is_looking = looks(func)
-        may_be_real = _needs_no_fake(func, (args, kwargs))
+        may_be_real = not draws_or_writes(func) and not any(
+            isinstance(one, FakeTensor) for one in tree_leaves((args, kwargs))
+        )
         self._is_overwritten |= _writes_real(func, args, kwargs or {})
         self.is_known &= not (is_looking and self._is_overwritten)
         result = None
@@ -89,13 +91,6 @@ class _Alive(TorchDispatchMode):  # type: ignore[misc]  # torch is not there for
                 result = func(*args, **(kwargs or {}))
         self.see(result)
         return result
-
-
-def _needs_no_fake(func: Any, given: Any) -> bool:
-    """Return whether an op draws and writes nothing, and is given no fake."""
-    return not (
-        draws_or_writes(func) or any(isinstance(one, FakeTensor) for one in tree_leaves(given))
-    )
 
 
 def _writes_real(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:

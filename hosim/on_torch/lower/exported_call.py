@@ -15,18 +15,18 @@ from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from hosim.errors import InputError
 from hosim.io.importers.torch_programs import quiet
-from hosim.on_torch.lower.as_captured import is_autocast
 from hosim.on_torch.lower.callable import Captured, named_call
 from hosim.on_torch.lower.compiled import CompiledModel, require_no_hooks, require_one_process
 from hosim.on_torch.lower.devices import Loader, fake_on, fakes, named_tensors
 from hosim.on_torch.lower.eager_peak import eager_peak_bytes
+from hosim.on_torch.lower.guard import is_autocast
 from hosim.on_torch.lower.python_state import (
     no_look_is_hidden,
     python_state_kept,
+    stand_ins,
     writes_undone_in,
 )
 from hosim.on_torch.lower.reached_state import Made, Reached
-from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.tiers import Device
 from hosim.on_torch.lower.torch_program import capture
 from hosim.on_torch.lower.true_layouts import TrueLayouts
@@ -72,16 +72,15 @@ def inference(
     mode = TrueLayouts()
     on_fakes = any(not device.has(tensor) for tensor in own.values())
     made = fakes(mode, model, device.torch_device)
-    call = _ExportedCall(
+    return _ExportedCall(
         model, name, device, load, compiled, Reached(model, {}), mode, made, own, on_fakes
-    )
-    return call.captured(inputs)
+    ).captured(inputs)
 
 
 @dataclass(frozen=True)
 class _ExportedCall:
-    """What captures of one model share: ``fakes`` stand in for its tensors (``own``, by name) while
-    it is traced ``on_fakes``.
+    """The data that captures of one model share: ``fakes`` stand in for its tensors (``own``, by
+    name) while it is traced ``on_fakes``.
     """
 
     model: torch.nn.Module
@@ -156,8 +155,7 @@ class _ExportedCall:
 
     def _resized(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> Captured:
         """The call for inputs of other sizes, when the model's tensors may be anywhere."""
-        inputs = _each_of_its_own((args, kwargs))
-        return replace(self, name=name, on_fakes=True).captured(inputs)
+        return replace(self, name=name, on_fakes=True).captured(_each_of_its_own((args, kwargs)))
 
     def _faked(self, inputs: Inputs, *, everywhere: bool = True) -> Inputs:
         """Fakes like the tensors among inputs: on the device that is to run the model, or where

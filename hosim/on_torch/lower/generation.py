@@ -16,7 +16,7 @@ import functools
 import inspect
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,9 +31,8 @@ from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import PlaceholderInput, failures, quiet
 from hosim.on_torch.lower.callable import Captured, OffloadedModel
 from hosim.on_torch.lower.planned_program import PlannedProgram, Planner, at_home
-from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept
+from hosim.on_torch.lower.python_state import WritesUndone, python_state_kept, stand_ins
 from hosim.on_torch.lower.reached_state import Reached
-from hosim.on_torch.lower.stand_ins import stand_ins
 from hosim.on_torch.lower.tiers import Device
 from hosim.on_torch.lower.torch_program import TorchProgram, lift_constants, read
 from hosim.on_torch.lower.true_layouts import TrueLayouts
@@ -99,9 +98,8 @@ class OffloadedGenerator(OffloadedModel):
                 "do so offloaded"
             )
         config = args[1] if len(args) > 1 else kwargs.get("generation_config")
-        no_cache = all(kwargs.get(name) is None for name in (self._cache, _FORMER))
         if (
-            no_cache
+            all(kwargs.get(name) is None for name in (self._cache, _FORMER))
             and getattr(config or model.generation_config, "cache_implementation", None) is None
         ):
             kwargs.setdefault("cache_implementation", "static")
@@ -171,8 +169,7 @@ class OffloadedGenerator(OffloadedModel):
             self._hardware.device_tier,
         )
         plan, result = self._planner(program)
-        planned = self._under(program, plan, result, traced.inputs)
-        return _Program(planned, traced)
+        return _Program(self._under(program, plan, result, traced.inputs), traced)
 
 
 @dataclass(frozen=True)
@@ -205,10 +202,9 @@ class _Program:
     def result(self, run: Any, leaves: Sequence[Any], cache: Any) -> Any:
         """Return the result of the model, with the cache as it leaves it."""
         traced = self.traced
-        own = [tensor for layer in cache.layers for tensor in _tensors(layer).values()]
         given = [
             *(leaf for leaf in leaves if isinstance(leaf, torch.Tensor)),
-            *own,
+            *[tensor for layer in cache.layers for tensor in _tensors(layer).values()],
             *traced.constants,
         ]
         results = iter(run(self.planned, given))
@@ -243,105 +239,115 @@ def _traced(
     cache_name = _cache_name(twin)
     traced = copy.copy(cache)
     traced.layers = [copy.copy(layer) for layer in cache.layers]
-    places = [(i, key) for i, layer in enumerate(cache.layers) for key in _tensors(layer)]
+    seen: dict[str, Any] = {}
     with (
         failures(_ADVICE, "be traced"),
         quiet(),
         TrueLayouts() as mode,
     ):
         by_name = {one.placeholder: _like(one.value) for one in held}
-        given = [
-            mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf
-            for leaf in leaves
-        ]
-        for i, key in places:
-            setattr(
-                traced.layers[i],
-                key,
-                mode.from_tensor(getattr(cache.layers[i], key), static_shapes=True),
-            )
-        inputs = [
-            *(one for one in given if isinstance(one, torch.Tensor)),
-            *(getattr(traced.layers[i], key) for i, key in places),
-        ]
+        given, inputs = _faked(mode, leaves, traced.layers)
         before = {id(tensor) for tensor in inputs}
-        seen: dict[str, Any] = {}
 
         def call(*_: torch.Tensor) -> list[torch.Tensor]:
             output = type(twin).forward(twin, **tree_unflatten(given, spec), **{cache_name: traced})
-            kept: Any = getattr(output, cache_name, None)
-            if kept is not traced:
-                raise InputError(
-                    "the model does not return the cache that it is given; call it with "
-                    "use_cache=True, and not with return_dict=False"
-                )
-            output[cache_name] = None
-            results, seen["spec"] = tree_flatten(output)
-            seen["leaves"] = tuple(
-                _TENSOR if isinstance(result, torch.Tensor) else result for result in results
-            )
-            seen["made"] = tuple(
-                (i, key)
-                for i, layer in enumerate(traced.layers)
-                for key, value in _tensors(layer).items()
-                if id(value) not in before
-            )
-            made = [getattr(traced.layers[i], key) for i, key in seen["made"]]
-            return [result for result in results if isinstance(result, torch.Tensor)] + made
+            return _results(output, cache_name, traced, before, seen)
 
-        by_id = {one: by_name[name] for one, name in placeholders.items()}
-        reached = Reached(twin, {})
         with (
             torch.no_grad(),
-            python_state_kept(twin, reached),
-            stand_ins(twin, by_id),
+            python_state_kept(twin, Reached(twin, {})),
+            stand_ins(twin, {one: by_name[name] for one, name in placeholders.items()}),
             WritesUndone(),
         ):
             module = make_fx(call, tracing_mode="real")(*by_name.values(), *inputs)
-    for i, (old, new) in enumerate(zip(cache.layers, traced.layers, strict=True)):
-        if _counts(old, new) or any((i, key) in seen["made"] for key in _tensors(old)):
-            raise InputError(
-                f"{type(old).__name__} changes at each token in a way that a captured program "
-                "cannot repeat; give generate no cache, "
-                "and it makes one that keeps all tokens"
-            )
+    _require_repeatable(cache, traced, seen["made"])
     module.graph.eliminate_dead_code()
     constants = lift_constants(module)
     names = [*by_name, *(f"input_{i}" for i in range(len(inputs))), *constants]
-    givens = [
-        *held,
-        *(PlaceholderInput("", value, "", "input") for value in (*inputs, *constants.values())),
-    ]
-    module = _renamed(module, names)
+    added = [PlaceholderInput("", one, "", "input") for one in (*inputs, *constants.values())]
     named = [
         replace(one, placeholder=key, name=one.name or key)
-        for one, key in zip(givens, names, strict=True)
+        for one, key in zip([*held, *added], names, strict=True)
     ]
-    program, _ = read(module, named, name=name, meta={"source": "transformers generate"})
+    source = {"source": "transformers generate"}
+    program, _ = read(_renamed(module, names), named, name=name, meta=source)
     require_own_results(program)
     after = tuple(
         {key: value for key, value in vars(layer).items() if not isinstance(value, torch.Tensor)}
         for layer in traced.layers
     )
-    inputs_of_call = tuple(names[len(held) :])
     return _Traced(
         program,
-        inputs_of_call,
+        tuple(names[len(held) :]),
         tuple(constants.values()),
-        seen["spec"],
-        seen["leaves"],
-        seen["made"],
-        after,
-        cache_name,
+        **seen,
+        after=after,
+        cache=cache_name,
     )
+
+
+def _faked(
+    mode: TrueLayouts, leaves: Sequence[Any], layers: Sequence[Any]
+) -> tuple[list[Any], list[torch.Tensor]]:
+    """Arguments with fakes for their tensors, and all fakes, those of the cache's layers too, which
+    have these instead of their tensors then.
+    """
+    given = [
+        mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf
+        for leaf in leaves
+    ]
+    for layer in layers:
+        for key, value in _tensors(layer).items():
+            setattr(layer, key, mode.from_tensor(value, static_shapes=True))
+    return given, [
+        *(one for one in given if isinstance(one, torch.Tensor)),
+        *(value for layer in layers for value in _tensors(layer).values()),
+    ]
+
+
+def _results(
+    output: Any, cache_name: str, cache: Any, before: Set[int], seen: dict[str, Any]
+) -> list[torch.Tensor]:
+    """The tensors that a traced call returns, and those that its cache has anew; ``seen`` gets what
+    else :class:`_Traced` says of them.
+    """
+    kept: Any = getattr(output, cache_name, None)
+    if kept is not cache:
+        raise InputError(
+            "the model does not return the cache that it is given; call it with "
+            "use_cache=True, and not with return_dict=False"
+        )
+    output[cache_name] = None
+    results, seen["spec"] = tree_flatten(output)
+    seen["leaves"] = tuple(
+        _TENSOR if isinstance(result, torch.Tensor) else result for result in results
+    )
+    seen["made"] = tuple(
+        (i, key)
+        for i, layer in enumerate(cache.layers)
+        for key, value in _tensors(layer).items()
+        if id(value) not in before
+    )
+    made = [getattr(cache.layers[i], key) for i, key in seen["made"]]
+    return [result for result in results if isinstance(result, torch.Tensor)] + made
+
+
+def _require_repeatable(cache: Any, traced: Any, made: Sequence[tuple[int, str]]) -> None:
+    """Raise :class:`InputError` for a cache that each call changes in another way."""
+    for i, (old, new) in enumerate(zip(cache.layers, traced.layers, strict=True)):
+        if _counts(old, new) or any((i, key) in made for key in _tensors(old)):
+            raise InputError(
+                f"{type(old).__name__} changes at each token in a way that a captured program "
+                "cannot repeat; give generate no cache, "
+                "and it makes one that keeps all tokens"
+            )
 
 
 def _renamed(module: GraphModule, names: Sequence[str]) -> GraphModule:
     """The same graph with other names of its placeholders."""
     graph = Graph()
     env: dict[Any, Any] = {}
-    placeholders = module.graph.find_nodes(op="placeholder")
-    for node, name in zip(placeholders, names, strict=True):
+    for node, name in zip(module.graph.find_nodes(op="placeholder"), names, strict=True):
         env[node] = graph.placeholder(name)
         env[node].name = name  # which may be that of a builtin
         env[node].meta = dict(node.meta)
@@ -411,8 +417,9 @@ def _counts(before: Any, after: Any) -> bool:
     """Return whether a layer has a number that differs after each call, so that each token would
     need another program.
     """
-    old = {key: value for key, value in vars(before).items() if type(value) is int}
-    return any(vars(after)[key] != value for key, value in old.items())
+    return any(
+        type(value) is int and vars(after)[key] != value for key, value in vars(before).items()
+    )
 
 
 def _tensors(layer: Any) -> dict[str, torch.Tensor]:
@@ -431,9 +438,6 @@ def _kind(value: Any) -> Any:
 
 
 def _like(tensor: torch.Tensor) -> torch.Tensor:
-    like = torch.empty_strided(
+    return torch.empty_strided(
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
-    return like.requires_grad_(
-        tensor.requires_grad
-    )  # by which torch chooses kernels, also without gradients
+    ).requires_grad_(tensor.requires_grad)  # by which torch chooses kernels, also without gradients

@@ -38,8 +38,8 @@ _TEXTS = (io.StringIO, io.BytesIO)
 
 
 class _ArrayLike(ABC):
-    """What numpy can make an array of, as frames of pandas; none of the user's own classes, which
-    may have more than the array says.
+    """Objects that numpy can make an array of, as frames of pandas; none of the user's own classes,
+    which may have more than the array says.
     """
 
     @abstractmethod

@@ -35,13 +35,9 @@ from hosim.processors import refuse_other_processors
 # was made again, it is made again too.
 
 
-def edited_program(program: TorchProgram, plan: Plan) -> TorchProgram:
-    """``program`` as ``plan`` runs it: its graph is the plan's, and positions are those there."""
-    return _Editing(program, plan).program()
-
-
 class _Editing:
-    """Copies the nodes that compute in the plan's order, and the others when they are needed.
+    """Makes a program as a plan runs it, whose positions are those of the plan's graph: copies the
+    nodes that compute in the plan's order, and the others when they are needed.
 
     ``env`` has the current copy of each node, ``current[t]`` the tensor that holds the contents of
     tensor t where it is another, and ``writer[t]`` the op that wrote it last.
@@ -200,7 +196,7 @@ def insert(program: TorchProgram, plan: Plan, device_tier: str = "hbm") -> Lower
         )
     refuse_other_processors(plan.graph, "a program runs all of its ops on the device")
     return _Pass(
-        edited_program(program, plan) if plan.recomputes else program, plan, device_tier
+        _Editing(program, plan).program() if plan.recomputes else program, plan, device_tier
     ).lowered()
 
 
@@ -264,7 +260,8 @@ class _Pass:
             self.env[node].name = node.name
         for t, tiers in sorted(self.plan.initial.items()):
             if tiers != (self.device_tier,) and t in self.root:
-                _add_initial(self.graph, self.root[t], tiers)
+                x = self.root[t]
+                _node(self.graph, importers.initial, (x, list(tiers)), f"{x.name}_initial", None)
         self.cache_ops(AT_START)
         for node in self.order(output):
             self.copy(node)
@@ -328,7 +325,8 @@ class _Pass:
         if copied is self.root[tensor]:  # type: ignore[index]
             return prefetch
         if (copied, prefetch) not in self.ready:
-            made = _add_ready(self.graph, copied, prefetch)
+            name = f"{copied.name}_ready"
+            made = _node(self.graph, importers.ready, (copied, prefetch), name, copied)
             self.ready[copied, prefetch] = made
             self.tensor_of[made.name] = tensor  # type: ignore[assignment]
         return self.ready[copied, prefetch]
@@ -423,16 +421,6 @@ def _add(graph: Graph, cache_op: CacheOp, number: int, x: Node) -> Node:
     target = importers.prefetch if cache_op.op == PREFETCH else importers.store
     arguments = (x, cache_op.source, cache_op.destination, number)
     return _node(graph, target, arguments, name, x if cache_op.op == PREFETCH else None)
-
-
-def _add_ready(graph: Graph, view: Node, prefetched: Node) -> Node:
-    """The node that gives ``view`` to consumers that have to wait for a prefetch of its storage."""
-    return _node(graph, importers.ready, (view, prefetched), f"{view.name}_ready", view)
-
-
-def _add_initial(graph: Graph, x: Node, tiers: tuple[str, ...]) -> Node:
-    """The node that says where the storage of ``x`` has valid copies at time 0."""
-    return _node(graph, importers.initial, (x, list(tiers)), f"{x.name}_initial", None)
 
 
 def _node(graph: Graph, target: Any, args: tuple[Any, ...], name: str, like: Node | None) -> Node:

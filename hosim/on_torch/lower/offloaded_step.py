@@ -5,7 +5,7 @@ Imports torch.
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from types import MethodType
 from typing import Any
 
@@ -15,10 +15,10 @@ from torch.optim import optimizer as optimizers
 from hosim.cache_plan import Plan
 from hosim.errors import InputError
 from hosim.hardware import Hardware
-from hosim.on_torch.lower.as_captured import is_autocast
 from hosim.on_torch.lower.callable import Captured, OffloadedModel, Sized
 from hosim.on_torch.lower.compiled import CompiledModel
 from hosim.on_torch.lower.devices import fake_on
+from hosim.on_torch.lower.guard import is_autocast
 from hosim.on_torch.lower.parameter_hooks import hooks_after
 from hosim.on_torch.lower.planned_program import PlannedProgram, Planner, at_home
 from hosim.on_torch.lower.sharded_tensors import behind, local, sharded_like
@@ -127,8 +127,7 @@ class OffloadedStep(OffloadedModel):
         if not any((*_hooks_before(self._optimizer), *_hooks_after(self._optimizer))):
             now = self._for(args, kwargs)
             self._require_as_captured()
-            given = now.captured.flat(*args, **kwargs)
-            return now.captured.result(self._run(now.whole, given))
+            return now.captured.result(self._run(now.whole, now.captured.flat(*args, **kwargs)))
         loss = self._backward(None, *args, **kwargs)
         self._update()
         for p in self._learned:
@@ -144,8 +143,7 @@ class OffloadedStep(OffloadedModel):
                     f"parameter {name!r} is not the optimizer's, so that it would get no "
                     "gradient: first requires_grad_(False)"
                 )
-        now = self._for(args, kwargs)
-        values = now.captured.named(*args, **kwargs)
+        values = self._for(args, kwargs).captured.named(*args, **kwargs)
         there = [n for n in self._step.parts.gradients if self._learned[n].grad is not None]
         if there and len(there) < len(self._step.parts.gradients):
             raise InputError(
@@ -326,11 +324,7 @@ def _captured(
     compiled: CompiledModel | None,
 ) -> CapturedTraining:
     """A step that was captured for ``inputs``, as a call."""
-    mode = TrueLayouts()
-    like = {
-        key: fake_on(mode, value, value.device) if isinstance(value, torch.Tensor) else value
-        for key, value in inputs.items()
-    }
+    like = _fakes_like(inputs)
     settings = frozenset(step.settings)
     held = {
         one.placeholder: value
@@ -350,23 +344,14 @@ def _captured(
             step.exchanges.ended()
         return results[0]
 
-    def again(given: Mapping[str, Any], title: str) -> TrainingStep:
-        assert step.resized is not None
-        return step.resized(given, title)
-
     def resized(args: tuple[Any, ...], kwargs: dict[str, Any], title: str) -> CapturedTraining:
         given = {**dict(zip(like, args, strict=False)), **kwargs}
-        return _captured(again(given, title), model, given, optimizer, compiled)
-
-    def retraced() -> None:
-        found = again(like, step.program.graph.name)
-        require_alike(written(step.parts.module), written(found.parts.module))
+        return _captured(_again(step, given, title), model, given, optimizer, compiled)
 
     constants = frozenset(
         one.placeholder for one in step.program.givens if one.own and one.name in step.constants
     )
-    states = (value for state in optimizer.state.values() for value in state.values())
-    sharded = [one for one in (*model.parameters(), *states) if local(one) is not one]
+    states = [value for state in optimizer.state.values() for value in state.values()]
     return CapturedTraining(
         model,
         step.program,
@@ -377,7 +362,10 @@ def _captured(
         step.reached,
         settings,
         constants,
-        others=(*sharded, *behind(model)),
+        others=(
+            *[one for one in (*model.parameters(), *states) if local(one) is not one],
+            *behind(model),
+        ),
         called=None if compiled is None else compiled.module,
         eager_peak_bytes=step.eager_peak_bytes,
         step=step,
@@ -385,8 +373,29 @@ def _captured(
         named=named,
         example=like,
         resized=None if step.resized is None else resized,
-        retraced=None if step.resized is None else retraced,
+        retraced=None if step.resized is None else partial(_retraced, step, like),
     )
+
+
+def _fakes_like(inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Inputs with a fake for each tensor."""
+    mode = TrueLayouts()
+    return {
+        key: fake_on(mode, value, value.device) if isinstance(value, torch.Tensor) else value
+        for key, value in inputs.items()
+    }
+
+
+def _again(step: TrainingStep, inputs: Mapping[str, Any], name: str) -> TrainingStep:
+    """The step for inputs of other sizes."""
+    assert step.resized is not None
+    return step.resized(inputs, name)
+
+
+def _retraced(step: TrainingStep, inputs: Mapping[str, Any]) -> None:
+    """Raise :class:`InputError` if the step for these inputs is another program now."""
+    found = _again(step, inputs, step.program.graph.name)
+    require_alike(written(step.parts.module), written(found.parts.module))
 
 
 def _namer(
@@ -445,18 +454,14 @@ def _step_through(offloaded: OffloadedStep, optimizer: torch.optim.Optimizer) ->
 
 
 def _hooks_before(optimizer: torch.optim.Optimizer) -> list[Callable[..., Any]]:
-    return list(
-        chain(
-            optimizers._global_optimizer_pre_hooks.values(),
-            optimizer._optimizer_step_pre_hooks.values(),
-        )
-    )
+    return [
+        *optimizers._global_optimizer_pre_hooks.values(),
+        *optimizer._optimizer_step_pre_hooks.values(),
+    ]
 
 
 def _hooks_after(optimizer: torch.optim.Optimizer) -> list[Callable[..., Any]]:
-    return list(
-        chain(
-            optimizer._optimizer_step_post_hooks.values(),
-            optimizers._global_optimizer_post_hooks.values(),
-        )
-    )
+    return [
+        *optimizer._optimizer_step_post_hooks.values(),
+        *optimizers._global_optimizer_post_hooks.values(),
+    ]

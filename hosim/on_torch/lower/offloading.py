@@ -16,22 +16,22 @@ from hosim import policies
 from hosim.analysis.costmodel import machine_under
 from hosim.analysis.verifying import verify
 from hosim.api import in_cell
+from hosim.api import machine as profile_of
 from hosim.cache_plan import DETACH, PREFETCH, CacheOp, Plan
 from hosim.edits import is_repeatable
 from hosim.engine import read_budget, replay
 from hosim.errors import InfeasibleError, InputError, illegal_plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io import load_hardware
 from hosim.io.importers.torch_programs import require_torch
 from hosim.io.options import OPTIONS, Given, Option, keywords
 from hosim.planner.schedule import late_prefetches
 from hosim.result import IN_PROGRAM_ORDER, Result
-from hosim.shipped import find_hardware
 from hosim.units import human_size
 
 if TYPE_CHECKING:
-    from hosim.on_torch.lower.callable import OffloadedModel
+    from hosim.on_torch.lower.callable import Captured, OffloadedModel
+    from hosim.on_torch.lower.compiled import CompiledModel
     from hosim.on_torch.lower.tiers import Device
     from hosim.on_torch.lower.torch_program import TorchProgram
 
@@ -181,89 +181,44 @@ def offload(
     (True, True)
     """
     require_torch()
-    from hosim.on_torch.lower import callable as callables
-    from hosim.on_torch.lower import offloaded_step as steps
     from hosim.on_torch.lower.compiled import uncompiled
-    from hosim.on_torch.lower.devices import loader_of, require_contents
+    from hosim.on_torch.lower.devices import require_contents
     from hosim.on_torch.lower.eager_check import require_eagers_bits
-    from hosim.on_torch.lower.exported_call import arguments, inference
-    from hosim.on_torch.lower.generation import OffloadedGenerator
+    from hosim.on_torch.lower.exported_call import arguments
     from hosim.on_torch.lower.guard import require_free
     from hosim.on_torch.lower.replicas import unwrapped
 
     asked = Given(**options)
-    device, plan = asked.device, asked.plan
     model, compiled = uncompiled(model)
     require_free(model)
     require_contents(model, asked.loader)
-    load = None if asked.loader is None else loader_of(asked.loader)
-    machine = (
-        hardware
-        if isinstance(hardware, Hardware)
-        else load_hardware(find_hardware(os.fspath(hardware)))
-    )
+    machine = profile_of(hardware)
     title = asked.name or type(unwrapped(model)).__name__
-    runs_on = machine_of(model, device, machine, asked.directories or {})
+    runs_on = machine_of(model, asked.device, machine, asked.directories or {})
     runs_on.captures = asked.graphs
     if runs_on.runtime is not None:
         machine = machine_under(machine, runs_on.runtime)
     try:
-        captured: callables.Captured
-        with in_cell() as tell:
-            tell(f"tracing {title}")
-            if optimizer is None:
-                captured = inference(model, example_inputs, title, runs_on, load, compiled)
-            else:
-                captured = steps.training(
-                    model,
-                    _by_name(unwrapped(model), example_inputs),
-                    optimizer,
-                    asked.loss,
-                    title,
-                    runs_on,
-                    compiled,
-                )
-        if asked.check_every and captured.retraced is None:
-            raise InputError(
-                "check_every traces the model again, which one that is compiled or exchanges "
-                "tensors with other processes cannot be; leave it out"
-            )
-        graph = captured.program.graph
-        wanted, alone = read_budget(budget), captured.eager_peak_bytes
-        if wanted.share is not None and alone is not None:
-            wanted = replace(wanted, share=None, wanted_bytes=int(alone * wanted.share))
-        budget_bytes = wanted.of(graph, machine)[1]
+        step = None if optimizer is None else _by_name(unwrapped(model), example_inputs)
+        given = example_inputs if step is None else step
+        captured = _captured(model, given, optimizer, asked, title, runs_on, compiled)
+        budget_bytes = _bytes_of(budget, captured, machine)
         check = rule_of(runs_on.allocator)
+        how = budget_bytes, asked.policy, asked.parameters, check
 
         def planner(part: TorchProgram) -> tuple[Plan, Result]:
-            made = asked.policy, asked.parameters or {}
-
-            def plan_on(machine: Hardware) -> tuple[Plan, Result]:
-                return planned(part.graph, machine, budget_bytes, *made, replayed=check)
-
             with in_cell() as tell:
                 tell(f"planning {title} with {asked.policy}")
-                return as_launched(part, machine, plan_on)
+                return as_launched(part, machine, lambda on: planned(part.graph, on, *how))
 
-        if plan is None:
-            plan, result = planner(captured.program)
-        else:
-            given = plan
-            _, result = as_launched(
-                captured.program, machine, lambda on: (given, check(given, on, budget_bytes))
-            )
-            if not result.feasible:
-                raise InfeasibleError(str(result.error))
-        kind: Any = callables.OffloadedModel
-        if optimizer is not None:
-            kind = steps.OffloadedStep
-        elif hasattr(model, "generate") and hasattr(model, "prepare_inputs_for_generation"):
-            kind = OffloadedGenerator
-        make = partial(kind, captured, plan, result, machine, planner)
+        plan, result = (
+            planner(captured.program)
+            if asked.plan is None
+            else _replayed(asked.plan, captured.program, machine, budget_bytes, check)
+        )
+        make = partial(_kind_of(model, optimizer), captured, plan, result, machine, planner)
         if asked.check:
-            inputs = arguments(example_inputs)
-            if optimizer is not None:
-                inputs = (), _by_name(unwrapped(model), example_inputs)
+            inputs = arguments(example_inputs) if step is None else ((), step)
             beside = partial(machine_of, model, None, machine, asked.directories or {})
             once = captured, lambda: make(beside()), inputs, runs_on
             require_eagers_bits(*once, optimizer, asked.loss)
@@ -271,9 +226,69 @@ def offload(
         made.check_every = asked.check_every
         return made
     except BaseException as error:
-        if runs_on is not device and not getattr(error, "left", ()):
+        if runs_on is not asked.device and not getattr(error, "left", ()):
             runs_on.close()
         raise
+
+
+def _captured(
+    model: Any,
+    inputs: Any,
+    optimizer: Any,
+    asked: Given,
+    title: str,
+    runs_on: Device,
+    compiled: CompiledModel | None,
+) -> Captured:
+    """A model's call, or with an optimizer its training step, as a program."""
+    from hosim.on_torch.lower.devices import loader_of
+    from hosim.on_torch.lower.exported_call import inference
+    from hosim.on_torch.lower.offloaded_step import training
+
+    load = None if asked.loader is None else loader_of(asked.loader)
+    with in_cell() as tell:
+        tell(f"tracing {title}")
+        captured: Captured = (
+            inference(model, inputs, title, runs_on, load, compiled)
+            if optimizer is None
+            else training(model, inputs, optimizer, asked.loss, title, runs_on, compiled)
+        )
+    if asked.check_every and captured.retraced is None:
+        raise InputError(
+            "check_every traces the model again, which one that is compiled or exchanges "
+            "tensors with other processes cannot be; leave it out"
+        )
+    return captured
+
+
+def _replayed(
+    plan: Plan, program: TorchProgram, machine: Hardware, budget_bytes: int, check: Replayed
+) -> tuple[Plan, Result]:
+    """A plan that was given, and its replay. Raises :class:`InfeasibleError` if it does not fit."""
+    _, result = as_launched(program, machine, lambda on: (plan, check(plan, on, budget_bytes)))
+    if not result.feasible:
+        raise InfeasibleError(str(result.error))
+    return plan, result
+
+
+def _bytes_of(budget: Any, captured: Captured, machine: Hardware) -> int:
+    """The bytes of a budget; a share is one of the peak without hosim, where that is known."""
+    wanted, alone = read_budget(budget), captured.eager_peak_bytes
+    if wanted.share is not None and alone is not None:
+        wanted = replace(wanted, share=None, wanted_bytes=int(alone * wanted.share))
+    return wanted.of(captured.program.graph, machine)[1]
+
+
+def _kind_of(model: Any, optimizer: Any) -> type[OffloadedModel]:
+    """The class of what runs a model under a plan."""
+    from hosim.on_torch.lower.callable import OffloadedModel
+    from hosim.on_torch.lower.generation import OffloadedGenerator
+    from hosim.on_torch.lower.offloaded_step import OffloadedStep
+
+    if optimizer is not None:
+        return OffloadedStep
+    generates = hasattr(model, "generate") and hasattr(model, "prepare_inputs_for_generation")
+    return OffloadedGenerator if generates else OffloadedModel
 
 
 def machine_of(

@@ -56,23 +56,11 @@ def python_state_kept(
     is in a container, has read a tensor among the attributes and then replaced it, has seeded
     torch's generator, or has drawn from another one.
     """
-    for place, key in reached.iterators:
-        raise InputError(
-            f"{place} reads {key!r}, an iterator, which goes on at each call and not in a captured "
-            "program; take the next item outside, and give it as an input"
-        )
+    _require_no_iterators(reached)
     had = [(place, module, dict(vars(module))) for place, module in reached.modules.values()]
     generators = _Generators()
     opened: list[str] = []
-    reads = _Reads(
-        {
-            id(t)
-            for _, _, known in had
-            for key, value in known.items()
-            if key not in OF_MODULES
-            for t in _tensors(value)
-        }
-    )
+    reads = _Reads([known for _, _, known in had])
     for box, key, tensor in kept:
         box[key] = tensor
     made: list[Made] = []
@@ -95,9 +83,8 @@ def python_state_kept(
             if not any(one[0] is box and one[1] == key for box, key, _ in (*kept, *made))
         )
 
-    handle = (model if called is None else called).register_forward_hook(
-        look
-    )  # now, because torch.export sets attributes back
+    # now, because torch.export sets attributes back
+    handle = (model if called is None else called).register_forward_hook(look)
     try:
         is_traced_alone = called in (None, model)  # torch.compile opens files of its own
         with (
@@ -116,6 +103,19 @@ def python_state_kept(
         for _, module, known in had:
             vars(module).clear()
             vars(module).update(known)
+    _require_unchanged(opened, changed)
+
+
+def _require_no_iterators(reached: Reached) -> None:
+    for place, key in reached.iterators:
+        raise InputError(
+            f"{place} reads {key!r}, an iterator, which goes on at each call and not in a captured "
+            "program; take the next item outside, and give it as an input"
+        )
+
+
+def _require_unchanged(opened: Sequence[str], changed: Sequence[str]) -> None:
+    """Raise :class:`InputError` for files that code opened, and for what it changed."""
     if opened:
         raise InputError(
             f"the model or its loss opens file {opened[0]!r} or asks for it, which the captured "
@@ -305,11 +305,17 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 class _Reads(TorchFunctionMode):  # type: ignore[misc]  # torch is not there for the type checker
-    """Notes which of some tensors are given to functions of torch."""
+    """Notes which of the tensors among attributes of modules are given to functions of torch."""
 
-    def __init__(self, watched: set[int]) -> None:
+    def __init__(self, attributes: Sequence[Mapping[str, Any]]) -> None:
         super().__init__()
-        self.watched = watched
+        self.watched = {
+            id(t)
+            for known in attributes
+            for key, value in known.items()
+            if key not in OF_MODULES
+            for t in _tensors(value)
+        }
         self.read: set[int] = set()
 
     def __torch_function__(
@@ -355,3 +361,34 @@ class _Generators:
         random.setstate(self.of_python)
         numpy.random.set_state(self.of_numpy)
         return told
+
+
+# -- tensors that stand in for a model's while it is traced ----------------------------------------
+
+
+@contextmanager
+def stand_ins(model: torch.nn.Module, by_id: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Within, each parameter and buffer with its ``id`` in ``by_id`` is that tensor, wherever
+    modules of ``model`` have it.
+
+    Afterwards every module has what it had. (torch's own ``functional_call`` leaves the stand-ins
+    in a module that has two names.)
+    """
+    had: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(
+                f"module {name!r} is TorchScript, whose tensors cannot be replaced while it is "
+                "traced; give the module that it was made of"
+            )
+        had += [(held, dict(held)) for held in (module._parameters, module._buffers)]
+    try:
+        for held, tensors in had:
+            held.update(
+                (name, by_id[id(tensor)]) for name, tensor in tensors.items() if id(tensor) in by_id
+            )
+        yield
+    finally:
+        for held, tensors in had:
+            held.clear()
+            held.update(tensors)

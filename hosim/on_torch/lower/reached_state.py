@@ -219,8 +219,8 @@ class Reached:
         return found
 
     def left(self) -> list[Made]:
-        """What code has just left under names: each that holds another object than before, and each
-        new one, with what it holds.
+        """The names under which code has just left something: each that holds another object than
+        before, and each new one, with what it holds.
         """
         found: list[Made] = [
             (one.holder, one.name, now)
@@ -231,8 +231,7 @@ class Reached:
         ]
         for box, before in self._named_boxes():
             found += [(box, key, box[key]) for key in box.keys() - before]
-        unique = {(id(box), key): (box, key, value) for box, key, value in found}
-        return list(unique.values())
+        return list({(id(box), key): (box, key, value) for box, key, value in found}.values())
 
     def take(self, holder: MutableMapping[Any, Any], name: Any, value: Any) -> None:
         """Take it that a name holds this from now on."""
@@ -339,20 +338,7 @@ class Reached:
             return
         self._seen[id(value)] = value, reads
         if isinstance(value, BOXES):
-            if value is not sys.modules:  # it grows where code imports, and must keep what it has
-                self._contents[id(value)] = _Contents(place, key, value, copied(value), reads)
-            items = (
-                value.items()
-                if isinstance(value, MutableMapping)
-                else enumerate(value)
-                if isinstance(value, (list, deque))
-                else ()
-            )
-            if not isinstance(value, WITHOUT_ITEMS) and len(value) <= MANY:
-                for name, one in list(items):
-                    # of all modules only the user's: others have objects that import when asked
-                    if value is not sys.modules or is_own_module(one):
-                        self._visit(place, f"{key}[{name!r}]", one, reads)
+            self._box(place, key, value, reads)
         elif isinstance(value, torch.nn.Module):
             self._module(place if not key else f"{key!r} of {place}", value, reads)
         elif isinstance(value, types.FunctionType):
@@ -378,19 +364,7 @@ class Reached:
             for name in value.__reduce__()[1]:
                 self._names |= {*name.split(".")} if isinstance(name, str) else set()
         elif isinstance(value, types.ModuleType):
-            counts: tuple[type, ...] = (object,)
-            package = value.__name__.partition(".")[0]
-            if package in sys.stdlib_module_names:
-                # the environment, the arguments of the program, and who reads them
-                counts = (MutableMapping, list, types.FunctionType)
-            elif package in _NOT_WALKED:
-                counts = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
-            named = {
-                name
-                for name in self._names & vars(value).keys()
-                if issubclass(type(vars(value)[name]), counts)
-            }
-            self._attributes(place, key, vars(value), reads, named)
+            self._python_module(place, key, value, reads)
         elif isinstance(value, type):
             self._class(place, key, value, reads)
             self._class(place, key, type(value), reads)
@@ -400,27 +374,65 @@ class Reached:
                 if isinstance(made_by, types.FunctionType):
                     self._visit(place, key, made_by, reads)
         else:
-            own = None if _room_of(type(value)) == "hosim" else _attributes_of(value)
-            if own is not None:
-                self._visit(place, key, own.get("__wrapped__"), reads)
-            if reads and own is not None:
-                only: Collection[str] = own
-                if _room_of(type(value)) == "logging":  # loggers keep what is logged, at each call
-                    only = self._names & own.keys()
-                else:
-                    self._namespace(place, key, value)
-                self._attributes(place, key, own, reads, only)
-            self._class(place, key, type(value), reads)
-            for name in sorted(filter(self._is_named, _slots_of(type(value)))) if reads else ():
-                if hasattr(value, name):
-                    self._slot(
-                        place,
-                        f"{key}.{name}" if key else name,
-                        value,
-                        name,
-                        getattr(value, name),
-                        True,
-                    )
+            self._object(place, key, value, reads)
+
+    def _box(self, place: str, key: str, box: Any, reads: bool) -> None:
+        """A container, a random generator or an array, and what lies in it."""
+        if box is not sys.modules:  # it grows where code imports, and must keep what it has
+            self._contents[id(box)] = _Contents(place, key, box, copied(box), reads)
+        if isinstance(box, WITHOUT_ITEMS) or len(box) > MANY:
+            return
+        items = (
+            list(box.items())
+            if isinstance(box, MutableMapping)
+            else list(enumerate(box))
+            if isinstance(box, (list, deque))
+            else []
+        )
+        for name, one in items:
+            # of all modules only the user's: others have objects that import when asked
+            if box is not sys.modules or is_own_module(one):
+                self._visit(place, f"{key}[{name!r}]", one, reads)
+
+    def _python_module(self, place: str, key: str, module: types.ModuleType, reads: bool) -> None:
+        """The attributes of a module of Python that code names."""
+        counts: tuple[type, ...] = (object,)
+        package = module.__name__.partition(".")[0]
+        if package in sys.stdlib_module_names:
+            # the environment, the arguments of the program, and who reads them
+            counts = (MutableMapping, list, types.FunctionType)
+        elif package in _NOT_WALKED:
+            counts = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+        named = {
+            name
+            for name in self._names & vars(module).keys()
+            if issubclass(type(vars(module)[name]), counts)
+        }
+        self._attributes(place, key, vars(module), reads, named)
+
+    def _object(self, place: str, key: str, value: Any, reads: bool) -> None:
+        """An object of any other class: its attributes, its class and its slots."""
+        own = None if _room_of(type(value)) == "hosim" else _attributes_of(value)
+        if own is not None:
+            self._visit(place, key, own.get("__wrapped__"), reads)
+        if reads and own is not None:
+            only: Collection[str] = own
+            if _room_of(type(value)) == "logging":  # loggers keep what is logged, at each call
+                only = self._names & own.keys()
+            else:
+                self._namespace(place, key, value)
+            self._attributes(place, key, own, reads, only)
+        self._class(place, key, type(value), reads)
+        for name in sorted(filter(self._is_named, _slots_of(type(value)))) if reads else ():
+            if hasattr(value, name):
+                self._slot(
+                    place,
+                    f"{key}.{name}" if key else name,
+                    value,
+                    name,
+                    getattr(value, name),
+                    True,
+                )
 
     def _module(self, place: str, module: torch.nn.Module, reads: bool) -> None:
         if id(module) in self.modules:
@@ -503,7 +515,7 @@ class Reached:
         return isinstance(name, str) and (name in self._names or ANY in self._names)
 
     def _installed(self, place: str, function: types.FunctionType) -> None:
-        """What an installed function has of the user: functions that it decorates, and the
+        """Look at what an installed function has of the user: functions that it decorates, and the
         environment.
         """
         if ("function", function) in self._seen:

@@ -24,8 +24,8 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Hardware
-from hosim.on_torch.lower.exchanges_under_way import ExchangesUnderWay
 from hosim.on_torch.lower.order import last_needs, levels, order_of, resident_bytes
+from hosim.on_torch.lower.replicas import ExchangesUnderWay
 from hosim.on_torch.lower.segments import Recorder, Segments
 from hosim.on_torch.lower.step_values import StepValues
 from hosim.on_torch.lower.tiers import (
@@ -362,7 +362,7 @@ class Executor:
         return {n for n in self._placed if self.hardware.device_tier in held.get(of.get(n, -1), ())}
 
     def _by_node(self, values: Mapping[str, Any]) -> dict[Node, Any]:
-        """What is placed, and these values, by placeholder."""
+        """The values that are placed, and these, by placeholder."""
         return {self._placeholders[n]: one for n, one in {**self._placed, **values}.items()}
 
     def _queue(self, node: Node, drops: Sequence[Node]) -> None:

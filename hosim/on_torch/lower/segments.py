@@ -329,8 +329,7 @@ def _reason_against(
         return f"tensor {names[min(gone)]!r} begins a call on the device, and leaves it"
     moved = {c.tensor for c in plan.cache_ops} | {*plan.initial}
     inputs, results = _inputs(lowered), _results(lowered, order)
-    written = {t for op in graph.ops for t in op.mutates}
-    if odd := inputs & (moved | written):
+    if odd := inputs & (moved | {t for op in graph.ops for t in op.mutates}):
         return f"input {names[min(odd)]!r} is moved or written"
     last = {c.tensor: c for c in plan.cache_ops if device_tier in (c.source, c.destination)}
     if away := {t for t in results & last.keys() if last[t].op == DETACH}:

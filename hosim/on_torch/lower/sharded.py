@@ -293,10 +293,9 @@ class _Gathered(torch.autograd.Function):  # type: ignore[misc]  # torch is not 
 
 def _gathered(shard: torch.Tensor, group: _GatheredTogether, rows: int) -> torch.Tensor:
     shard = shard.detach().to(group.param_dtype or shard.dtype)
-    each = -(-rows // group.world)
-    return all_gather(_padded(shard, each - len(shard)), group.world, group.number).narrow(
-        0, 0, rows
-    )
+    return all_gather(
+        _padded(shard, -(-rows // group.world) - len(shard)), group.world, group.number
+    ).narrow(0, 0, rows)
 
 
 def _padded(tensor: torch.Tensor, rows: int) -> torch.Tensor:

@@ -8,6 +8,7 @@ their memory counts in each.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -160,3 +161,33 @@ def program_of(
     graph = program.graph
     ops = [replace(op, stream=STREAM) if op.name in exchanges else op for op in graph.ops]
     return replace(program, graph=type(graph)(graph.name, graph.tensors, ops, graph.meta))
+
+
+def split_lists(module: GraphModule) -> None:
+    """Replace every in-place op over lists of tensors by one node per tensor."""
+    for node in list(module.graph.nodes):
+        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+        if not name.startswith(("_fused_", "_foreach_")) or not name.endswith("_") or node.users:
+            continue
+        lists = [
+            a for a in (*node.args, *node.kwargs.values()) if isinstance(a, (list, tuple)) and a
+        ]
+        length = max((len(a) for a in lists), default=0)
+        if length < 2 or any(len(a) != length for a in lists):
+            continue
+        for i in range(length):
+
+            def one(argument: Any, i: int = i) -> Any:
+                return (
+                    [argument[i]] if isinstance(argument, (list, tuple)) and argument else argument
+                )
+
+            with module.graph.inserting_before(node):
+                module.graph.call_function(
+                    node.target,
+                    tuple(map(one, node.args)),
+                    {k: one(v) for k, v in node.kwargs.items()},
+                )
+        module.graph.erase_node(node)
+    module.graph.lint()
+    module.recompile()

@@ -79,9 +79,9 @@ def read(
     Raises :class:`InputError` for a module that cannot run on fake tensors, and for cache nodes
     that are not those of one plan.
     """
-    placeholders = module.graph.find_nodes(op="placeholder")
     givens = [
-        replace(one, placeholder=node.name) for node, one in zip(placeholders, givens, strict=True)
+        replace(one, placeholder=node.name)
+        for node, one in zip(module.graph.find_nodes(op="placeholder"), givens, strict=True)
     ]  # passes may rename them
     run = torch_programs.run_module(module, givens, TrueLayouts())
     kinds = {run.places[node]: "gradient" for node in gradients}

@@ -49,13 +49,13 @@ from hosim.on_torch.lower.python_state import (
     WritesUndone,
     no_look_is_hidden,
     python_state_kept,
+    stand_ins,
 )
 from hosim.on_torch.lower.reached_state import Made, Reached
 from hosim.on_torch.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.on_torch.lower.sharded import Shards, shards_of
 from hosim.on_torch.lower.sharded_tensors import local, sharded_like
-from hosim.on_torch.lower.stand_ins import stand_ins
-from hosim.on_torch.lower.step_parts import StepParts, program_of
+from hosim.on_torch.lower.step_parts import StepParts, program_of, split_lists
 from hosim.on_torch.lower.torch_program import TorchProgram, lift_constants
 from hosim.on_torch.lower.true_layouts import TrueLayouts
 from hosim.on_torch.lower.two_traces import (
@@ -174,20 +174,16 @@ def capture_training(
     _make_state(optimizer, [learned[i] for i in trial.gradients])
     held = list(_held(model, optimizer.state))
     with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
-        for one in (*(tensor for _, _, tensor in held), *rates):
-            fakes[id(one)] = (
-                fakes[id(one)]
-                if id(one) in fakes
-                else _fake(mode, one, None if any(one is r for r in rates) else device)
-            )
+        fakes |= {id(rate): _fake(mode, rate) for rate in rates if id(rate) not in fakes}
+        fakes |= {id(t): _fake(mode, t, device) for _, _, t in held if id(t) not in fakes}
         update = Update(optimizer, fakes, mode)
     return _step_of(_Ready(stepping, update, mode, held, rates, device), inputs, name, first, trial)
 
 
 @dataclass(frozen=True)
 class _Ready:
-    """What steps of one model and optimizer share: ``held`` has name, kind and tensor of what they
-    hold, ``rates`` are the settings that are tensors.
+    """The data that steps of one model and optimizer share: ``held`` has name, kind and tensor of
+    what they hold, ``rates`` are the settings that are tensors.
     """
 
     stepping: _Stepping
@@ -226,122 +222,143 @@ def _step_of(
     trial: _TracedStep,
 ) -> TrainingStep:
     """The step whose forward and backward were traced on ``first`` as ``trial``."""
-    stepping, update, mode, held = ready.stepping, ready.update, ready.mode, ready.held
-    rates, fakes, given = list(ready.rates), stepping.fakes, stepping.given
-    learned, reached, exchanges = stepping.learned, stepping.reached, stepping.exchanges
+    stepping, update, exchanges = ready.stepping, ready.update, ready.stepping.exchanges
     tensors = {  # fakes, so that the step does not keep what the inputs contain
-        key: fake_on(mode, value, value.device)
+        key: fake_on(ready.mode, value, value.device)
         for key, value in inputs.items()
         if isinstance(value, torch.Tensor)
     }
-    with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
+    traced, eager_peak = _settled(ready, tensors, first, trial)
+    module, gradients = traced.module, traced.gradients
+    if exchanges is not None:
+        exchanges.require_gradients(stepping.learned, list(gradients))
+    module.graph.eliminate_dead_code()
+    updating, begins = _marked(module)
+    last = updating[0].prev if updating else module.graph.output_node().prev
+    constants = _constants(module, trial, ready)
+    count = len(update.numbers_as_inputs(module, updating))
+    split_lists(module)
+    nodes = list(module.graph.nodes)
+    placeholders = [node.name for node in nodes if node.op == "placeholder"]
+    givens = _givens(placeholders, ready, tensors, constants, update.numbers()[:count])
+    whole = Graph()
+    whole.output(whole.graph_copy(module.graph, {}))
+    given, settings = len(ready.held), len(ready.held) + len(tensors)
+    names = (
+        *placeholders[settings : settings + len(ready.rates)],
+        *placeholders[len(placeholders) - count :],
+    )
+    bind = partial(_bind, update, exchanges)
+    parts = StepParts(
+        GraphModule(module, whole),
+        givens,
+        update.learned,
+        bind,
+        frozenset(node.name for node in nodes[nodes.index(last) + 1 : -1]),
+        frozenset(names),
+        frozenset(placeholders[given:settings]),
+        gradients,
+        begins,
+    )
+    program = program_of(module, givens, name, bind, frozenset(gradients.values()))
+    require_own_results(program)
+    return TrainingStep(
+        program,
+        tuple(None if given <= i < settings else one.value for i, one in enumerate(givens)),
+        tuple(tensors),
+        names,
+        partial(_settings_now, ready, count),
+        parts,
+        stepping.reached,
+        exchanges,
+        frozenset(constants),
+        eager_peak,
+        ready.resized if exchanges is None and stepping.compiled is None else None,
+    )
+
+
+def _settled(
+    ready: _Ready,
+    tensors: Mapping[str, torch.Tensor],
+    first: Sequence[torch.Tensor],
+    trial: _TracedStep,
+) -> tuple[_TracedStep, int | None]:
+    """The whole step, whose last two traces are the same, and its peak without hosim."""
+    stepping, update, fakes = ready.stepping, ready.update, ready.stepping.fakes
+    backward_done = parameter_hooks.mark, (_BACKWARD_DONE,)
+    with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), ready.mode:
         flat = [
-            *(fakes[id(t)] for _, _, t in held),
-            *(given[k] for k in tensors),
-            *(fakes[id(t)] for t in rates),
+            *(fakes[id(t)] for _, _, t in ready.held),
+            *(stepping.given[k] for k in tensors),
+            *(fakes[id(t)] for t in ready.rates),
         ]
 
         def again() -> tuple[_TracedStep, list[Any]]:
             found = stepping.traced(flat, update, trial.kept)
             return found, written(found.module, flat, backward_done)
 
-        backward_done = parameter_hooks.mark, (_BACKWARD_DONE,)
         traced = settled(written(trial.module, first, backward_done), trial.kept, again)
-        eager_peak = stepping.eager_peak(flat, update, trial.kept)
-    module, gradients = traced.module, traced.gradients
-    before = [
-        getattr(trial.module, node.target) for node in trial.module.graph.find_nodes(op="get_attr")
-    ]
-    if exchanges is not None:
-        exchanges.require_gradients(learned, list(gradients))
-    module.graph.eliminate_dead_code()
-    updating, begins = _marked(module)
-    last = updating[0].prev if updating else module.graph.output_node().prev
-    givens = [
-        PlaceholderInput("", local(tensor), wanted, kind, own=True) for wanted, kind, tensor in held
-    ]
-    givens += [PlaceholderInput("", value, key, "input") for key, value in tensors.items()]
-    givens += [
-        PlaceholderInput("", value, f"setting_{i}", "input") for i, value in enumerate(rates)
-    ]
-    values = [local(tensor) for _, _, tensor in held] + [None] * len(tensors) + rates
+        return traced, stepping.eager_peak(flat, update, trial.kept)
+
+
+def _constants(
+    module: GraphModule, trial: _TracedStep, ready: _Ready
+) -> Mapping[str, torch.Tensor]:
+    """The constants of a traced step, which are placeholders of it then. Raises
+    :class:`InputError` for one that a captured step could not follow.
+    """
+    before = trial.module.graph.find_nodes(op="get_attr")
+    again = [getattr(trial.module, node.target) for node in before]
     constants = lift_constants(module)
-    require_of_modules(constants, before, reached)
-    for value in constants.values():
-        if any(
-            value.untyped_storage()._cdata == local(tensor).untyped_storage()._cdata
-            for _, _, tensor in held
-        ):
-            raise InputError(
-                "the model computes with a parameter or buffer that it keeps under no name, which "
-                "a captured step cannot follow"
-            )
-    givens += [
-        PlaceholderInput("", value, key, "buffer", own=True) for key, value in constants.items()
+    require_of_modules(constants, again, ready.stepping.reached)
+    held = {local(tensor).untyped_storage()._cdata for _, _, tensor in ready.held}
+    if any(value.untyped_storage()._cdata in held for value in constants.values()):
+        raise InputError(
+            "the model computes with a parameter or buffer that it keeps under no name, which "
+            "a captured step cannot follow"
+        )
+    return constants
+
+
+def _givens(
+    placeholders: Sequence[str],
+    ready: _Ready,
+    tensors: Mapping[str, torch.Tensor],
+    constants: Mapping[str, torch.Tensor],
+    numbers: Sequence[float],
+) -> list[PlaceholderInput]:
+    """The inputs of a traced step, in the order of its placeholders."""
+    givens = [
+        *[PlaceholderInput("", local(t), name, kind, own=True) for name, kind, t in ready.held],
+        *[PlaceholderInput("", value, key, "input") for key, value in tensors.items()],
+        *[PlaceholderInput("", t, f"setting_{i}", "input") for i, t in enumerate(ready.rates)],
+        *[PlaceholderInput("", value, key, "buffer", own=True) for key, value in constants.items()],
+        *[PlaceholderInput("", value) for value in numbers],
     ]
-    values += constants.values()
-    count = len(update.numbers_as_inputs(module, updating))
-    givens += [PlaceholderInput("", value) for value in update.numbers()[:count]]
-    values += update.numbers()[:count]
-    _split_lists(module)
-    module.graph.lint()
-    module.recompile()
-    placeholders = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-    named = [
-        PlaceholderInput(placeholder, one.value, one.name, one.kind, one.own)
+    return [
+        replace(one, placeholder=placeholder)
         for placeholder, one in zip(placeholders, givens, strict=True)
     ]
-    whole = Graph()
-    whole.output(whole.graph_copy(module.graph, {}))
-    names = [
-        *placeholders[len(held) + len(tensors) :][: len(rates)],
-        *placeholders[len(placeholders) - count :],
-    ]
-    after = list(module.graph.nodes)[list(module.graph.nodes).index(last) + 1 : -1]
 
-    def bind(bound: GraphModule) -> None:
-        for node in bound.graph.nodes:
-            if node.target in _KEEPS:
-                op = node.target
-                node.target = StepOp(
-                    op.overloadpacket.__name__, partial(_with_gradients_on, op), tags=op.tags
-                )
-        bind_calls(bound)
-        parameter_hooks.call_hooks(bound, update.learned)
-        if exchanges is not None:
-            exchanges.bind(bound)
 
-    parts = StepParts(
-        GraphModule(module, whole),
-        named,
-        update.learned,
-        bind,
-        frozenset(node.name for node in after),
-        frozenset(names),
-        frozenset(placeholders[len(held) : len(held) + len(tensors)]),
-        gradients,
-        begins,
-    )
-    program = program_of(module, named, name, bind, frozenset(gradients.values()))
-    require_own_results(program)
+def _bind(update: Update, exchanges: Exchanges | None, module: GraphModule) -> None:
+    """Let ops of a step that are not torch's compute."""
+    for node in module.graph.nodes:
+        if node.target in _KEEPS:
+            op = node.target
+            node.target = StepOp(
+                op.overloadpacket.__name__, partial(_with_gradients_on, op), tags=op.tags
+            )
+    bind_calls(module)
+    parameter_hooks.call_hooks(module, update.learned)
+    if exchanges is not None:
+        exchanges.bind(module)
 
-    def settings_now() -> list[Any]:
-        changed = update.numbers()  # it raises an error for settings that need another program
-        return [*(rate.clone() for rate in rates), *changed[:count]]
 
-    return TrainingStep(
-        program,
-        tuple(values),
-        tuple(tensors),
-        tuple(names),
-        settings_now,
-        parts,
-        reached,
-        exchanges,
-        frozenset(constants),
-        eager_peak,
-        ready.resized if exchanges is None and stepping.compiled is None else None,
-    )
+def _settings_now(ready: _Ready, count: int) -> list[Any]:
+    """The settings of the optimizer as they are now, ``count`` of them numbers."""
+    changed = ready.update.numbers()  # it raises an error for settings that need another program
+    return [*(rate.clone() for rate in ready.rates), *changed[:count]]
 
 
 def _with_gradients_on(op: Any, *args: Any, **kwargs: Any) -> Any:
@@ -603,31 +620,3 @@ def _draws(node: Node) -> bool:
         return False
     given = by_name(op, node.args, node.kwargs)
     return "attention" not in op.overloadpacket.__name__ or bool(given.get("dropout_p"))
-
-
-def _split_lists(module: GraphModule) -> None:
-    """Replace every in-place op over lists of tensors by one node per tensor."""
-    for node in list(module.graph.nodes):
-        name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
-        if not name.startswith(("_fused_", "_foreach_")) or not name.endswith("_") or node.users:
-            continue
-        lists = [
-            a for a in (*node.args, *node.kwargs.values()) if isinstance(a, (list, tuple)) and a
-        ]
-        length = max((len(a) for a in lists), default=0)
-        if length < 2 or any(len(a) != length for a in lists):
-            continue
-        for i in range(length):
-
-            def one(argument: Any, i: int = i) -> Any:
-                return (
-                    [argument[i]] if isinstance(argument, (list, tuple)) and argument else argument
-                )
-
-            with module.graph.inserting_before(node):
-                module.graph.call_function(
-                    node.target,
-                    tuple(map(one, node.args)),
-                    {k: one(v) for k, v in node.kwargs.items()},
-                )
-        module.graph.erase_node(node)

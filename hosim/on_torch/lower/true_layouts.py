@@ -138,8 +138,7 @@ def _on_small_tensors(func: Callable[..., Any], given: Any) -> Any:
     small = dict(zip(sizes, count(_SMALL + 1), strict=False))
 
     def real(value: torch.Tensor) -> torch.Tensor:
-        shape = [small.get(size, size) for size in value.shape]
-        return _ones_laid_out(value, shape)
+        return _ones_laid_out(value, [small.get(size, size) for size in value.shape])
 
     def listed(value: Any) -> Any:
         if isinstance(value, (list, tuple)) and value and all(type(x) is int for x in value):
@@ -163,5 +162,4 @@ def _ones_laid_out(like: torch.Tensor, shape: list[int]) -> torch.Tensor:
     laid = [1 if d in expanded else shape[d] for d in order]
     fill = torch.ones if like.dtype.is_floating_point or like.dtype.is_complex else torch.zeros
     made = fill(laid, dtype=like.dtype, device=like.device)
-    back = [order.index(d) for d in range(like.dim())]
-    return made.permute(back).expand(shape)
+    return made.permute([order.index(d) for d in range(like.dim())]).expand(shape)

@@ -5,6 +5,8 @@ What differs between them (a clock, a counter, a set's order) would be frozen in
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
@@ -83,29 +85,21 @@ def written(
     found: list[Any] = []
     for node in module.graph.nodes:
         if node.op == "get_attr":
-            value: Any = module
-            for part in str(node.target).split("."):
-                value = getattr(value, part)
-            names[node] = _Referred(value)
+            names[node] = _Referred(attrgetter(str(node.target))(module))
         elif node.op == "call_function":
             names[node] = len(found)
-            found += [
-                (
-                    node.target,
-                    map_arg(node.args, names.__getitem__),
-                    map_arg(node.kwargs, names.__getitem__),
-                )
-            ]
+            args, kwargs = (map_arg(one, names.__getitem__) for one in (node.args, node.kwargs))
+            found.append((node.target, args, kwargs))
             if (node.target, node.args[-1:]) == until:
                 break
     return found
 
 
+@dataclass(frozen=True, eq=False)
 class _Referred:
     """A value that nodes refer to, which is no argument of its own."""
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
 
 def _is_same(first: Any, second: Any) -> bool:

@@ -8,19 +8,24 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.serving.api.serve_setup import ServeSetup, read_setup
-    from hosim.serving.api.serving_frontier import COSTS, RATES, serve_frontier
     from hosim.serving.api.serving_points import COLUMNS, FIGURES, check_options
     from hosim.serving.api.serving_run import in_draw, serve, served
-    from hosim.serving.api.serving_studies import seed_percentiles, serve_fit, serve_sweep
+    from hosim.serving.api.serving_studies import (
+        COSTS,
+        RATES,
+        seed_percentiles,
+        serve_fit,
+        serve_frontier,
+        serve_sweep,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "serving_frontier": "COSTS RATES serve_frontier",
-            "serving_points": "COLUMNS FIGURES check_options",
             "serve_setup": "ServeSetup read_setup",
+            "serving_points": "COLUMNS FIGURES check_options",
             "serving_run": "in_draw serve served",
-            "serving_studies": "seed_percentiles serve_fit serve_sweep",
+            "serving_studies": "COSTS RATES seed_percentiles serve_fit serve_frontier serve_sweep",
         },
     )
 

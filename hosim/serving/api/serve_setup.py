@@ -1,4 +1,4 @@
-"""What :func:`hosim.serve` is asked, read once: requests, and engines that need no text any
+"""The question to :func:`hosim.serve`, read once: requests, and engines that need no text any
 more.
 """
 
@@ -21,12 +21,20 @@ from hosim.serving import (
     cache_blocks,
     cache_room,
     engine_limits,
-    kv_policies,
     read_recorded_iterations,
     weight_room,
 )
-from hosim.serving.blocks import KvLink, KvSetup, kv_link, kv_setup, sparse_reads, unlike_link
+from hosim.serving.blocks import (
+    KvLink,
+    KvSetup,
+    kv_link,
+    kv_policy,
+    kv_setup,
+    sparse_reads,
+    unlike_link,
+)
 from hosim.serving.engine_loop import IterationTime
+from hosim.serving.engine_memory import CacheRoom
 from hosim.serving.requests import Request, RequestRows, asked_requests
 from hosim.serving.weights import WeightSetup, check_beside_cache, usual_iteration, weight_setup
 from hosim.units import parse_size, parse_time
@@ -54,19 +62,6 @@ def unlike_prefill(
     )
     found.check_processor()
     return found
-
-
-def about_prefill(
-    first: ModelledIterations, instances: int, blocks: int, block_tokens: int
-) -> dict[str, Any]:
-    """The engines that prefill, as a result shows them."""
-    return {
-        "hardware": first.hardware.name,
-        "instances": instances,
-        "devices": first.devices,
-        "blocks": blocks,
-        "block_bytes": block_tokens * first.cache_bytes_per_token,
-    }
 
 
 # -- setups ----------------------------------------------------------------------------------------
@@ -114,23 +109,12 @@ def read_setup(
     Raises :class:`InputError`.
     """
     asked = Given(**options)
-    if not 0 < asked.memory_share <= 1:
-        raise InputError(
-            f"expected a share above 0 and at most 1, got {shown(asked.memory_share)}",
-            source="memory_share",
-        )
+    share = _checked_share(asked.memory_share)
     modelled = _modelled(model, machine(hardware), _nanoseconds(asked.overhead), _connected(asked))
-    limits = engine_limits(
-        modelled,
-        asked.token_budget,
-        asked.max_sequences,
-        asked.block_tokens,
-        asked.scheduling_policy == "priority",
-    )
-    rows = asked_requests(requests) if isinstance(requests, (str, os.PathLike)) else requests
-    if not isinstance(rows, RequestRows):
-        listed = _checked(rows)
-        rows = RequestRows(listed, tuple(range(len(listed))), len(listed))
+    urgent = asked.scheduling_policy == "priority"
+    most = asked.token_budget, asked.max_sequences
+    limits = engine_limits(modelled, *most, asked.block_tokens, urgent)
+    rows = _rows(requests)
     listed = rows.requests
     tiers = _tiers(asked, modelled)
     for name in ("instances", "prefill_instances", "decode_instances"):
@@ -140,14 +124,7 @@ def read_setup(
         first = unlike_prefill(modelled, asked.prefill_hardware, asked.prefill_tensor)
     link = _link(asked, modelled, first, tiers)
     _check_requests(listed, limits)
-    if asked.iterations is None:
-        modelled.check_processor()
-    elif modelled.attended is not None:
-        said = (
-            "recorded kernels of attention read the whole cache: leave it out, or kv_block of "
-            "the model"
-        )
-        raise InputError(said, source="iterations")
+    _check_kernels(asked, modelled)
     modelled.check_lengths(
         limits.token_budget, max(one.prompt_tokens + one.output_tokens for one in listed)
     )
@@ -156,40 +133,15 @@ def read_setup(
     if planned is not None and tiers is not None:
         check_beside_cache(planned, tiers, every)
     taken = None if planned is None else planned.program.peak_bytes + planned.beside_bytes
-    share = asked.memory_share
     held = cache_blocks(modelled, limits, share, taken) if asked.blocks is None else asked.blocks
     software = modelled.hardware.software
     time_of: IterationTime = modelled
     if asked.iterations is not None:
         time_of = read_recorded_iterations(asked.iterations, modelled.layers, modelled.beside_ns)
-    unlike = None
-    if first is not None:
-        first.check_lengths(limits.token_budget, max(one.prompt_tokens for one in listed))
-        unlike = ServingEngine(
-            cache_blocks(first, limits, share) if asked.blocks is None else held, first
-        )
-    room = (
-        None
-        if asked.blocks is not None or software is None
-        else cache_room(modelled, limits, share, taken)
-    )
-    about = _about(asked, modelled, limits, rows)
-    guessed = (
-        0
-        if asked.iterations is not None
-        else modelled.guessed_collectives or (first.guessed_collectives if first is not None else 0)
-    )
-    about |= {"guessed_collectives": guessed} if guessed else {}
-    of_room = [] if room is None else [room]
-    about |= {key: getattr(one, key) for one in of_room for key in ("low_blocks", "high_blocks")}
-    said_too = [Note("memory", one.line) for one in of_room]
-    notes = each_once((*modelled.notes, *(() if first is None else first.notes), *said_too))
-    about |= {"notes": notes} if notes else {}
-    about |= {"instances": every, "router": asked.router} if link is not None or every > 1 else {}
-    if unlike is not None and first is not None:
-        about["prefill"] = about_prefill(
-            first, asked.prefill_instances, unlike.blocks, limits.block_tokens
-        )
+    unlike = None if first is None else _prefill(asked, first, limits, listed)
+    is_known = asked.blocks is not None or software is None
+    room = None if is_known else cache_room(modelled, limits, share, taken)
+    several = every if link is not None or every > 1 else None
     return ServeSetup(
         listed,
         limits,
@@ -203,7 +155,7 @@ def read_setup(
         unlike,
         tiers,
         planned,
-        about,
+        _about(asked, modelled, limits, rows, several, room, first, unlike),
         () if room is None else room.drawn_blocks,
         0 if software is None else round(software.request.value),
     )
@@ -233,14 +185,44 @@ def _connected(asked: Given) -> bool:
     """
     if asked.kv is None:
         return bool(asked.prefill_instances)
-    policy, parameters = kv_policies.kv_policy(asked.kv)
+    policy, parameters = kv_policy(asked.kv)
     return policy.rules(parameters).keeps or bool(asked.prefill_instances)
 
 
+def _checked_share(share: float) -> float:
+    if not 0 < share <= 1:
+        raise InputError(
+            f"expected a share above 0 and at most 1, got {shown(share)}", source="memory_share"
+        )
+    return share
+
+
+def _prefill(
+    asked: Given, first: ModelledIterations, limits: EngineLimits, listed: Sequence[Request]
+) -> ServingEngine:
+    """The engines that prefill, which are unlike the others."""
+    first.check_lengths(limits.token_budget, max(one.prompt_tokens for one in listed))
+    blocks = asked.blocks
+    if blocks is None:
+        blocks = cache_blocks(first, limits, asked.memory_share)
+    return ServingEngine(blocks, first)
+
+
 def _about(
-    asked: Given, modelled: ModelledIterations, limits: EngineLimits, rows: RequestRows
+    asked: Given,
+    modelled: ModelledIterations,
+    limits: EngineLimits,
+    rows: RequestRows,
+    instances: int | None,
+    room: CacheRoom | None,
+    first: ModelledIterations | None,
+    prefill: ServingEngine | None,
 ) -> dict[str, Any]:
-    """The engine, as a result shows it."""
+    """The engine, as a result shows it; ``instances`` are those of several engines."""
+    engines = [modelled] if first is None else [modelled, first]
+    guessed = next(filter(None, [one.guessed_collectives for one in engines]), 0)
+    said = [] if room is None else [Note("memory", room.line)]
+    notes = each_once((*(one for engine in engines for one in engine.notes), *said))
     return {
         "model": modelled.name,
         "hardware": modelled.hardware.name,
@@ -256,7 +238,51 @@ def _about(
             if modelled.hardware.software is not None
             else {}
         ),
+        **({"guessed_collectives": guessed} if guessed and asked.iterations is None else {}),
+        **({} if room is None else {key: getattr(room, key) for key in _ENDS}),
+        **({"notes": notes} if notes else {}),
+        **({} if instances is None else {"instances": instances, "router": asked.router}),
+        **(
+            {}
+            if prefill is None or first is None
+            else {
+                "prefill": {
+                    "hardware": first.hardware.name,
+                    "instances": asked.prefill_instances,
+                    "devices": first.devices,
+                    "blocks": prefill.blocks,
+                    "block_bytes": asked.block_tokens * first.cache_bytes_per_token,
+                }
+            }
+        ),
     }
+
+
+_ENDS = ("low_blocks", "high_blocks")
+
+
+def _rows(
+    requests: str | os.PathLike[str] | RequestRows | Sequence[Request],
+) -> RequestRows:
+    """The requests that are asked for, in any form."""
+    if isinstance(requests, (str, os.PathLike)):
+        return asked_requests(requests)
+    if isinstance(requests, RequestRows):
+        return requests
+    listed = _checked(requests)
+    return RequestRows(listed, tuple(range(len(listed))), len(listed))
+
+
+def _check_kernels(asked: Given, modelled: ModelledIterations) -> None:
+    """Raise :class:`InputError` where attention has no time, modelled or recorded."""
+    if asked.iterations is None:
+        modelled.check_processor()
+    elif modelled.attended is not None:
+        raise InputError(
+            "recorded kernels of attention read the whole cache: leave it out, or kv_block of "
+            "the model",
+            source="iterations",
+        )
 
 
 def _check_requests(listed: Sequence[Request], limits: EngineLimits) -> None:
@@ -311,11 +337,11 @@ def _weights_memory(memory: int | str, modelled: ModelledIterations) -> int:
     whole(room, "weights_memory", 1)
     capacity = modelled.hardware.device.capacity_bytes
     if room > capacity:
-        said = (
+        raise InputError(
             f"expected at most the {capacity:,} B of {modelled.hardware.device_tier}, got "
-            f"{room:,} B"
+            f"{room:,} B",
+            source="weights_memory",
         )
-        raise InputError(said, source="weights_memory")
     return room
 
 
@@ -330,7 +356,7 @@ def _tiers(asked: Given, modelled: ModelledIterations) -> KvSetup | None:
     policy_text = "swap_only" if asked.kv is None else asked.kv
     in_blocks = modelled.machine_of_blocks(asked.block_tokens)
     setup = kv_setup(policy_text, in_blocks, modelled.devices, block_bytes, swaps, modelled.layers)
-    policy, parameters = kv_policies.kv_policy(setup.policy)
+    policy, parameters = kv_policy(setup.policy)
     if policy.name != "sparse":
         return setup
     if swaps:
@@ -356,8 +382,7 @@ def _link(
     if not prefills:
         return None
     text = None if asked.kv_link is None else asked.kv_link.strip()
-    block_bytes = asked.block_tokens * modelled.cache_bytes_per_token
-    ends = prefills, decodes, block_bytes
+    ends = prefills, decodes, asked.block_tokens * modelled.cache_bytes_per_token
     in_blocks = modelled.machine_of_blocks(asked.block_tokens)
     if first is not None:
         link = unlike_link(text, in_blocks, modelled.devices, first.devices, *ends)
@@ -366,10 +391,10 @@ def _link(
     if asked.kv_sending == "whole":
         return link
     if tiers is not None and tiers.layers > 1:
-        said = (
-            "layers that are sent while others come up are not modelled: leave out loading=layers"
+        raise InputError(
+            "layers that are sent while others come up are not modelled: leave out loading=layers",
+            source="kv_sending",
         )
-        raise InputError(said, source="kv_sending")
     return replace(link, layers=modelled.layers)
 
 

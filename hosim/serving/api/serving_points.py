@@ -164,8 +164,7 @@ class ServingQuestion:
             return found
         rows = [self.figures(one) for one in served.in_draws()]
         for figure in UNCERTAIN:
-            known = [value for row in rows if isinstance(value := row[figure], int | float)]
-            within = ends(known)
+            within = ends([value for row in rows if isinstance(value := row[figure], int | float)])
             if within is not None and figure in WHOLE:
                 within = floor(within[0]), ceil(within[1])
             if within is not None:

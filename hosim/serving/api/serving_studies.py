@@ -1,5 +1,5 @@
-"""``hosim.serve_sweep`` and ``hosim.serve_fit``: many runs of :func:`hosim.serve` with some fields
-changed.
+"""``hosim.serve_sweep``, ``hosim.serve_fit`` and ``hosim.serve_frontier``: many runs of
+:func:`hosim.serve` with some fields changed, and what a larger cache, or more devices, are worth.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from hosim.api import Machine, Vary, in_cell
+from hosim.base.files import unknown_name
 from hosim.base.groups import by_point
 from hosim.base.nearest_rank import nearest_rank
 from hosim.errors import HosimError, InputError
 from hosim.io.options import OPTIONS, check_together, file_of, whole
 from hosim.limits import within
+from hosim.plain_text import named
 from hosim.serving import beyond, latency_limits, statistic_limits
 from hosim.serving.api.serving_points import (
     COLUMNS,
@@ -28,7 +30,7 @@ from hosim.serving.api.serving_points import (
     tasks_of,
 )
 from hosim.study.asked import Axis, Value, parse_axis, read_vary
-from hosim.study.rows_of_answers import Row, frame, varied_columns
+from hosim.study.rows_of_answers import Row, frame, records, varied_columns
 from hosim.study.searches import (
     STEPS,
     Wanted,
@@ -37,6 +39,7 @@ from hosim.study.searches import (
     ends_of,
     ends_shown,
     last_in_draws,
+    pareto,
     shown,
     sought,
 )
@@ -352,7 +355,6 @@ def serve_fit(
     answer, beyond = (
         None if place is None else found.probes[place] for place in (found.answer, found.beyond)
     )
-    said = tuple(map(str, asked.notes(dict.fromkeys(axis.fields, axis.values[0]))))
     return ServingFit(
         wanted,
         axis,
@@ -361,7 +363,7 @@ def serve_fit(
         answer,
         beyond,
         found.contradictions,
-        said,
+        tuple(map(str, asked.notes(dict.fromkeys(axis.fields, axis.values[0])))),
         None if lasts is None else ends_of(order, axis.values, lasts),
     )
 
@@ -430,4 +432,117 @@ def seed_percentiles(
                 told = {f"p{share}": nearest_rank(values, share) for share in _SHARES}
                 counts = {"figure": figure, "runs": len(group), "failed": len(group) - len(served)}
                 found.append({**dict(zip(varied, point, strict=True)), **counts, **told})
+    return found
+
+
+# -- the frontier ----------------------------------------------------------------------------------
+
+
+PARETO = "pareto"
+RATES = {"throughput": "output_tokens_per_s", "goodput": "goodput_per_s"}
+COSTS = {"cache": "cache_bytes", "devices": "devices"}
+
+
+def serve_frontier(
+    model: str | os.PathLike[str] | Mapping[str, Any],
+    hardware: Machine,
+    requests: str | os.PathLike[str],
+    *,
+    vary: Vary,
+    of: str = "throughput",
+    against: str = "cache",
+    limit: str | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """Serve requests for each value of some fields, and say which points no other one beats.
+
+    Parameters
+    ----------
+    model
+        As :func:`hosim.serve` takes it.
+    hardware
+        As :func:`hosim.serve` takes it.
+    requests
+        A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
+    vary
+        Which fields take which values, as in :func:`hosim.serve_sweep`: ``blocks``, ``kv``,
+        ``model.tensor``, ``instances``.
+    of
+        What is wanted: ``"throughput"`` (tokens of answers a second), or ``"goodput"`` (requests
+        within the limits a second).
+    against
+        What it costs: ``"cache"`` (bytes of room in all tiers of all engines together), or
+        ``"devices"``.
+    limit
+        Limits of the goodput, such as ``"ttft=2s,tpot=100ms"``.
+    **options
+        Everything else that :func:`hosim.serve_sweep` takes: ``seeds`` (the figures are then
+        medians), ``output``, which is continued where it was interrupted, ``jobs``, ``scheduler``,
+        and options of :func:`hosim.serve`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row per point by ascending cost: ``pareto``, the varied fields, and the columns of
+        :data:`hosim.serving.api.COLUMNS`.
+
+    Raises
+    ------
+    InputError
+        If an argument is not what it should be, or a field does not exist.
+
+    References
+    ----------
+    ``docs/serving.md`` says what is modelled.
+
+    Examples
+    --------
+    >>> import hosim
+    >>> model = {"model": "llama-3.1-8b", "layers": 2}
+    >>> table = hosim.serve_frontier(
+    ...     model,
+    ...     "h100-80gb-sxm",
+    ...     "poisson:rate=9000:count=9:output=4",
+    ...     vary={"blocks": [40, 80, 9000]},
+    ...     jobs=1,
+    ... )
+    >>> list(table["pareto"]), table["cache_bytes"].is_monotonic_increasing
+    ([True, True, True], True)
+    """
+    for name, given, known in (("of", of, RATES), ("against", against, COSTS)):
+        if not isinstance(given, str) or given not in known:
+            raise InputError(unknown_name("figure", named(given), known), source=name)
+    if of == "goodput" and limit is None:
+        raise InputError("the goodput needs limits: give limit, such as 'ttft=2s'", source="of")
+    frame = serve_sweep(model, hardware, requests, vary=vary, limit=limit, **options)
+    rows = records(frame)
+    seeds = "requests.seed" if options.get("seeds") is not None else None
+    columns = list(varied_columns(read_vary(vary)).values())
+    points = [_median(group) for group in by_point(rows, columns).values()] if seeds else rows
+    on = pareto([(row[COSTS[against]], row[RATES[of]]) for row in points])
+    table = frame.iloc[:0].drop(columns=["point", *([seeds] if seeds else [])])
+    from pandas import DataFrame
+
+    found = DataFrame(
+        [
+            {PARETO: held, **{c: row[c] for c in table.columns}}
+            for held, row in zip(on, points, strict=True)
+        ]
+    )
+    found.attrs["notes"] = frame.attrs["notes"]
+    return found.sort_values(
+        [COSTS[against], RATES[of]], kind="stable", na_position="last", ignore_index=True
+    )
+
+
+def _median(group: list[dict[str, Any]] | Any) -> dict[str, Any]:
+    """The medians of the figures of one point's seeds, of those that were served; texts are those
+    of the first.
+    """
+    served = [row for row in group if row["feasible"]] or list(group)
+    found = dict(served[0])
+    for name, value in found.items():
+        values = [row[name] for row in served if row[name] is not None]
+        if isinstance(value, int | float) and not isinstance(value, bool) and values:
+            found[name] = nearest_rank(values, 50)
     return found

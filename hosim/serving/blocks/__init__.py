@@ -1,4 +1,6 @@
-"""Blocks of the KV cache: their pool, their tiers, and copies between these."""
+"""Blocks of the KV cache: their pool, their tiers, the policies for them, and copies on channels
+and links.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
         kv_figures,
     )
     from hosim.serving.blocks.kv_links import KvLink, KvTransfers, kv_link, unlike_link
+    from hosim.serving.blocks.kv_policies import KV_POLICIES, KvPolicy, kv_policy
     from hosim.serving.blocks.kv_setups import KvSetup, engines_per_host, kv_setup
+    from hosim.serving.blocks.links import SteppedClock
     from hosim.serving.blocks.sparse_reading import AttendedTokens, SparseReads, sparse_reads
     from hosim.serving.blocks.tiered_pool import TieredPool
 else:
@@ -34,15 +38,18 @@ else:
             "kv_figures": "HandOvers KvChannelFigures KvFigures SparseFigures channel_figures "
             "kv_figures",
             "kv_links": "KvLink KvTransfers kv_link unlike_link",
+            "kv_policies": "KV_POLICIES KvPolicy kv_policy",
             "kv_setups": "KvSetup engines_per_host kv_setup",
+            "links": "SteppedClock",
             "sparse_reading": "AttendedTokens SparseReads sparse_reads",
             "tiered_pool": "TieredPool",
         },
     )
 
 __all__ = [
-    "AttendedTokens", "Awaited", "BlockCopies", "BlockPool", "EngineChannels", "HandOvers",
-    "KvChannelFigures", "KvFigures", "KvLink", "KvSetup", "KvTransfers", "Peers", "Reach",
-    "SparseFigures", "SparseReads", "TieredPool", "channel_figures", "engines_per_host",
-    "kv_figures", "kv_link", "kv_setup", "sparse_reads", "unlike_link", "when_over",
+    "KV_POLICIES", "AttendedTokens", "Awaited", "BlockCopies", "BlockPool", "EngineChannels",
+    "HandOvers", "KvChannelFigures", "KvFigures", "KvLink", "KvPolicy", "KvSetup", "KvTransfers",
+    "Peers", "Reach", "SparseFigures", "SparseReads", "SteppedClock", "TieredPool", "channel_figures",
+    "engines_per_host", "kv_figures", "kv_link", "kv_policy", "kv_setup", "sparse_reads",
+    "unlike_link", "when_over",
 ]  # fmt: skip

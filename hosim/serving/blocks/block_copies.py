@@ -1,16 +1,16 @@
 """Copies of blocks between the tiers of engines' machines, on the channels and links of a replay
-(:mod:`hosim.serving.links`).
+(:mod:`hosim.serving.blocks.links`).
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import count
 
 from hosim.analysis.costmodel import with_memories
 from hosim.analysis.costmodel.transfers import ceiling
 from hosim.hardware import Channel, Fabric, Hardware
-from hosim.serving.links import (
+from hosim.serving.blocks.links import (
     ChannelQueue,
     IssuedTransfer,
     SteppedClock,
@@ -22,14 +22,14 @@ KIND = "kv_cache"
 _OUT, _IN = "links to engines", "links from engines"
 
 
+@dataclass(eq=False)
 class Awaited:
     """Something that will be ``over``: a copy, an iteration."""
 
-    def __init__(self) -> None:
-        self.over = False
-        self.layers_ns: list[int] = []
-        """When the parts of a copy by layers were there; of other copies nothing."""
-        self._then: list[Callable[[], None]] = []
+    over: bool = False
+    layers_ns: list[int] = field(default_factory=list)
+    """When the parts of a copy by layers were there; of other copies nothing."""
+    _then: list[Callable[[], None]] = field(default_factory=list)
 
     def then(self, call: Callable[[], None]) -> None:
         """Call when it is over, or now if it is."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from hosim.serving.blocks.links import ChannelQueue
 from hosim.serving.blocks.tiered_pool import TieredPool
-from hosim.serving.links import ChannelQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,7 @@ def kv_figures(
     waits_ns: Sequence[int],
     swaps: int,
     end_ns: int,
+    sparse: SparseFigures | None,
 ) -> KvFigures:
     """The figures of the engines' pools after a run that ended at ``end_ns``; ``waits_ns`` are
     those of requests for their blocks.
@@ -165,11 +166,10 @@ def kv_figures(
         tiers[tier.name] = KvTierFigures(
             tier.capacity, max(stores.values()), hits[1 + place], len(stores)
         )
-    channels = channel_figures([pool.copies.channels for pool in pools], end_ns)
     return KvFigures(
         policy,
         tiers,
-        channels,
+        channel_figures([pool.copies.channels for pool in pools], end_ns),
         dict(stall_ns),
         sum(waits_ns),
         len(waits_ns),
@@ -177,4 +177,5 @@ def kv_figures(
         sum(pool.swapped_blocks for pool in pools),
         sum(pool.not_swapped for pool in pools),
         sum(pool.dropped for pool in pools),
+        sparse,
     )

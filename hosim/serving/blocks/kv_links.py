@@ -14,7 +14,7 @@ from hosim.serving.blocks.block_copies import Awaited, EngineChannels, Peers, wh
 from hosim.serving.blocks.block_pool import BlockPool
 from hosim.serving.blocks.kv_figures import HandOvers, KvTransferFigures
 from hosim.serving.blocks.kv_setups import engines_per_host
-from hosim.serving.links import SteppedClock
+from hosim.serving.blocks.links import SteppedClock
 from hosim.units import exact_rate, parse_rate
 
 LINKS = "links"
@@ -92,24 +92,23 @@ def kv_link(
         )
 
     hosts = "" if one_host else f" between hosts of {hardware.devices_per_host} devices"
-    if text is None:
-        if links and not (shared and links < _slowest(hardware, shared[0])):
-            return found(LINKS, links)
-        if shared:
-            return found(shared[0], tier=shared[0])
+    if text is None and not links and not shared:
         raise InputError(
             f"{hardware.name} has no link{hosts} for caches, and no tier that all engines share: "
             "give what a device sends, as in 50GB/s",
             source="kv_link",
         )
-    if text == LINKS:
-        if links:
-            return found(LINKS, links)
+    if text is None:
+        is_slow = shared and links < _slowest(hardware, shared[0])
+        text = LINKS if links and not is_slow else shared[0]
+    if text == LINKS and not links:
         raise InputError(
             f"{hardware.name} has no links{hosts or ' between devices'}: give what a device "
             "sends, as in 50GB/s",
             source="kv_link",
         )
+    if text == LINKS:
+        return found(LINKS, links)
     if text in shared:
         return found(text, tier=text)
     if text in hardware.tier_index:
@@ -117,10 +116,15 @@ def kv_link(
             f"no tier that all engines share and channels join to {hardware.device_tier}: {text!r}",
             source="kv_link",
         )
+    bandwidth = _bandwidth(text, [*([LINKS] if links else []), *shared])
+    return found(exact_rate(bandwidth), bandwidth)
+
+
+def _bandwidth(text: str, known: Sequence[str]) -> int:
+    """The bytes per second that a text gives, where it might have named a ``known`` link."""
     try:
         bandwidth = parse_rate(text)
     except UnitError:
-        known = [*([LINKS] if links else []), *shared]
         what = (
             f"one of {', '.join(known)}, or what a device sends" if known else "what a device sends"
         )
@@ -130,7 +134,7 @@ def kv_link(
         ) from None
     if not bandwidth:
         raise InputError(f"expected a bandwidth above 0 B/s, got {text!r}", source="kv_link")
-    return found(exact_rate(bandwidth), bandwidth)
+    return bandwidth
 
 
 def unlike_link(

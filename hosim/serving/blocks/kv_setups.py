@@ -10,11 +10,11 @@ from hosim.base.files import did_you_mean
 from hosim.errors import InputError, UnitError
 from hosim.hardware import Hardware
 from hosim.serving.blocks.block_copies import BlockCopies, EngineChannels
-from hosim.serving.blocks.block_tier import BlockTier
+from hosim.serving.blocks.block_pool import BlockTier
+from hosim.serving.blocks.kv_policies import LOADING, kv_policy
+from hosim.serving.blocks.links import SteppedClock
 from hosim.serving.blocks.sparse_reading import SparseReads
 from hosim.serving.blocks.tiered_pool import TieredPool
-from hosim.serving.kv_policies import LOADING, kv_policy
-from hosim.serving.links import SteppedClock
 from hosim.units import parse_size
 
 
@@ -200,8 +200,7 @@ def _check_channels(machine: Hardware, tiers: Sequence[str]) -> None:
     """
     above = machine.device_tier
     for name in tiers:
-        ways = [((above, name),), ((name, machine.device_tier), (name, above))]
-        for way in ways:
+        for way in [((above, name),), ((name, machine.device_tier), (name, above))]:
             if not any(ends in machine.channel_between for ends in way):
                 source, destination = way[0]
                 raise InputError(

@@ -13,11 +13,9 @@ from fractions import Fraction
 from functools import partial
 
 from hosim.serving.blocks.block_copies import Awaited, BlockCopies
-from hosim.serving.blocks.block_pool import BlockPool, Reach
-from hosim.serving.blocks.block_tier import BlockTier
+from hosim.serving.blocks.block_pool import BlockPool, BlockTier, Reach
+from hosim.serving.blocks.kv_policies import EvictionOrder, KvRules
 from hosim.serving.blocks.sparse_reading import SparseReads
-from hosim.serving.eviction_order import EvictionOrder
-from hosim.serving.kv_policies import KvRules
 
 
 class TieredPool(BlockPool):
@@ -240,7 +238,8 @@ class TieredPool(BlockPool):
         tier = self.tiers[0]
         tier.reserve(len(blocks))
         waits += [self._busy[block] for block in blocks if block in self._busy]
-        copy = self.copies.copy(self._device, tier.name, len(blocks), [*waits, *self._in_flight()])
+        waits += [flight for flight, _ in self._flights if not flight.over]
+        copy = self.copies.copy(self._device, tier.name, len(blocks), waits)
         self._occupy(blocks, copy)
         self._swapped[number] = len(blocks), copy
         self.swapped_blocks += len(blocks)
@@ -287,27 +286,18 @@ class TieredPool(BlockPool):
     # ----------------------------------------------------------------------------------------------
 
     def _take(self, count: int) -> tuple[list[int], list[Awaited]]:
-        taken: list[int] = []
-        leaving: list[tuple[int, Hashable]] = []
-        for _ in range(count):
-            if len(self._holders) < self._count:
-                block = len(self._holders)
-                self._holders.append(1)
-            else:
-                block = self._order.pop()
-                key = self._key_of.pop(block, None)
-                if key is not None:
-                    del self._block_of[key]
-                    leaving.append((block, key))
-                self._holders[block] = 1
-                self._origin.pop(block, None)
-                self._arriving.pop(block, None)
-            taken.append(block)
+        taken, leaving = self._taken(count)
+        for block in taken:
+            self._origin.pop(block, None)
+            self._arriving.pop(block, None)
         waits = [self._busy[block] for block in taken if block in self._busy]
         if leaving and self.rules.keeps:
             self._down(leaving)
             waits += [self._busy[block] for block, _ in leaving if block in self._busy]
         return taken, waits
+
+    def _next_idle(self) -> int:
+        return self._order.pop()
 
     def _down(self, leaving: Sequence[tuple[int, Hashable]]) -> None:
         """Copy blocks of the device to the first tier below, unless their contents are in some tier
@@ -417,9 +407,6 @@ class TieredPool(BlockPool):
         for block in blocks:
             if self._busy.get(block) is copy:
                 del self._busy[block]
-
-    def _in_flight(self) -> list[Awaited]:
-        return [flight for flight, _ in self._flights if not flight.over]
 
     def _tier_of(self, key: Hashable) -> int | None:
         return next((place for place, tier in enumerate(self.tiers) if key in tier), None)

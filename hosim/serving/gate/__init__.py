@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.serving.gate.serve_question import check_serve
-    from hosim.serving.gate.served_case import explain_served, measure_served
+    from hosim.serving.gate.served_case import check_serve, explain_served, measure_served
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "serve_question": "check_serve",
-            "served_case": "explain_served measure_served",
+            "served_case": "check_serve explain_served measure_served",
         },
     )
 

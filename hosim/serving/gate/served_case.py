@@ -1,11 +1,12 @@
-"""Measuring a case that serves requests: latencies, throughput, and the cache by tier, with what is
-needed to explain a change.
+"""Cases of the gate that serve requests: what they ask, what they measure, and why they got
+worse.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,11 +46,114 @@ from hosim.gate.records import (
     source_digest,
 )
 from hosim.gate.verdicts import LINES, changed_question
-from hosim.serving.gate.serve_question import asked_serving
 from hosim.version import __version__
 
 if TYPE_CHECKING:
     from hosim.serving import Served
+
+
+# -- the question of a case ------------------------------------------------------------------------
+
+
+_REQUESTS = "expected a file of requests, or such as 'poisson:rate=10'"
+_OF_THE_MODEL = 'a parameter of the model: write model = {{model = "...", {} = 2}}'
+
+
+def check_serve(given: Mapping[str, Any], source: str, where: str) -> None:
+    """Raise :class:`InputError` unless a case's ``serve`` has a model, requests and options of
+    :func:`hosim.serve`.
+    """
+    from hosim.base.files import unknown_name
+    from hosim.serving.serve_options import serve_defaults
+
+    asked = given["serve"]
+    if not isinstance(asked, Mapping):
+        raise InputError(
+            "expected a table with model, requests and options of hosim.serve",
+            source=source,
+            where=f"{where}.serve",
+        )
+    known = ["model", "requests", "limit", *serve_defaults()]
+    for key, value in asked.items():
+        if key not in known:
+            said = (
+                _OF_THE_MODEL.format(key)
+                if key in ("tensor", "expert")
+                else unknown_name("option", key, known)
+            )
+            raise InputError(said, source=source, where=f"{where}.serve.{key}")
+        if key == "overhead" and not isinstance(value, str):
+            raise InputError(
+                f"expected a time with its unit, such as '2ms', got {value!r}",
+                source=source,
+                where=f"{where}.serve.{key}",
+            )
+        if key == "requests" and not isinstance(value, str):
+            raise InputError(_REQUESTS, source=source, where=f"{where}.serve.{key}")
+        for part, one in (
+            value.items() if key == "model" and isinstance(value, Mapping) else [("", value)]
+        ):
+            if not isinstance(one, (str, bool, int, float)):
+                raise InputError(
+                    f"expected a text, a number or true or false, got {type(one).__name__}",
+                    source=source,
+                    where=".".join(filter(None, [where, "serve", key, part])),
+                )
+    for key in ("model", "requests"):
+        if not isinstance(asked.get(key), (str, Mapping)):
+            said = "expected a model, such as 'llama-3.1-8b'" if key == "model" else _REQUESTS
+            raise InputError(said, source=source, where=f"{where}.serve.{key}")
+
+
+@dataclass(frozen=True)
+class AskedServing:
+    """The serving that a case asks for, with paths that can be opened."""
+
+    model: Mapping[str, Any]
+    requests: str
+    options: Mapping[str, Any]
+    limit: Any
+
+    def placed(self, error: InputError) -> InputError:
+        """The error with the place in ``serve`` that it is about, and the file of requests that it
+        names.
+        """
+        from hosim.serving.requests import is_drawn
+        from hosim.serving.serve_options import serve_defaults
+
+        at, where = error.source, error.where
+        if at == self.requests and not is_drawn(self.requests):
+            at = f"requests: {self.requests}"
+        elif at is not None and at.startswith("requests "):
+            at = "requests"
+        elif at is None and where == "model":
+            at, where = where, None
+        elif at is None and where in self.model:
+            at = "model"
+        elif at != "limit" and at not in serve_defaults():
+            return error
+        return InputError(error.message, source=f"serve.{at}", where=where)
+
+
+def asked_serving(serve: Mapping[str, Any], beside: Callable[[str], str]) -> AskedServing:
+    """Return the question that ``serve`` of a case asks; ``beside`` finds paths relative to the
+    case's file.
+    """
+    from hosim.serving.requests import changed_text, is_drawn, setting_of
+
+    given = dict(serve)
+    model, requests, limit = given.pop("model"), given.pop("requests"), given.pop("limit", None)
+    parameters = dict(model) if isinstance(model, Mapping) else {"model": model}
+    if isinstance(parameters.get("model"), str):
+        parameters["model"] = beside(parameters["model"])
+    for name in ("iterations", "prefill_hardware"):
+        if isinstance(given.get(name), str):
+            given[name] = beside(given[name])
+    if not is_drawn(requests):
+        requests = beside(requests)
+    elif lengths := setting_of(requests, "lengths"):
+        requests = changed_text(requests, {"lengths": beside(lengths)})
+    return AskedServing(parameters, requests, given, limit)
 
 
 # -- served causes
@@ -263,7 +367,7 @@ def _setup(options: Mapping[str, Any], served: Served) -> dict[str, Any]:
     """The engine in one way of writing: every option, defaults too, and what recorded times are
     like.
     """
-    from hosim.serving.kv_policies import kv_policy
+    from hosim.serving.blocks import kv_policy
     from hosim.serving.serve_options import serve_defaults
     from hosim.shipped import find_hardware
 

@@ -9,12 +9,10 @@ if TYPE_CHECKING:
     from hosim.serving.report.serving_page import serving_page, serving_widget
     from hosim.serving.report.serving_studies_table import (
         serving_fit,
-        serving_frontier,
-        serving_sweep,
-    )
-    from hosim.serving.report.serving_study_answers import (
         serving_fit_answer,
+        serving_frontier,
         serving_frontier_answer,
+        serving_sweep,
         serving_sweep_answer,
     )
     from hosim.serving.report.serving_table import serving, serving_answer, tiers_and_channels
@@ -25,9 +23,8 @@ else:
         {
             "serving_figures": "curves queue_growth serving_figure",
             "serving_page": "serving_page serving_widget",
-            "serving_studies_table": "serving_fit serving_frontier serving_sweep",
-            "serving_study_answers": "serving_fit_answer serving_frontier_answer "
-            "serving_sweep_answer",
+            "serving_studies_table": "serving_fit serving_fit_answer serving_frontier "
+            "serving_frontier_answer serving_sweep serving_sweep_answer",
             "serving_table": "serving serving_answer tiers_and_channels",
             "serving_trace": "serving_trace",
         },

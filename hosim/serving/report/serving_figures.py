@@ -85,13 +85,12 @@ def sequences(axes: Axes, served: Served) -> Axes:
     at, (running, waiting, _) = curves(served.samples)
     for label, curve, line in zip(("running", "waiting"), (running, waiting), LINES, strict=False):
         times, (values,) = thinned(at, [curve], end, _COLUMNS)
-        most = f"{label}: at most {int(values.max()):,}"
         axes.step(
             [*(times / unit), end / unit],
             [*values, values[-1]],
             where="post",
             linewidth=1.2,
-            label=most,
+            label=f"{label}: at most {int(values.max()):,}",
             **line,
         )
     axes.set_ylabel("sequences")
@@ -107,13 +106,12 @@ def cache(axes: Axes, served: Served) -> Axes:
     at, (_, _, held) = curves(served.samples)
     times, (values,) = thinned(at, [held], end, _COLUMNS)
     most, blocks = int(values.max()), served.room
-    label = f"held: at most {most:,}"
     axes.fill_between(
         [*(times / unit), end / unit],
         0,
         [*values, values[-1]],
         step="post",
-        label=label,
+        label=f"held: at most {most:,}",
         **KIND_STYLES["kv_cache"],
     )
     if blocks <= 2 * most:
@@ -134,8 +132,7 @@ def latencies(axes: Axes, served: Served) -> Axes:
     frame = frame.iloc[:: -(-len(frame) // _POINTS)]
     end = _end_ns(served)
     unit, name = time_unit(end)
-    most = float(frame["latency_ns"].max())
-    own, own_name = time_unit(most)
+    own, own_name = time_unit(float(frame["latency_ns"].max()))
     for column, label, marker, colour in (
         ("latency_ns", "last token", "x", "#c2542d"),
         ("ttft_ns", "first token", ".", "black"),

@@ -45,11 +45,10 @@ def serving_widget(served: Served) -> str:
     ]
     for name, unit, limit, at, values in _curves(served):
         times, (held,) = thinned(at, [values], end, _POINTS)
-        limited = limit if limit <= 2 * int(held.max(initial=0)) else 0
         curve = {
             "tier": name,
             "unit": unit,
-            "limit": limited,
+            "limit": limit if limit <= 2 * int(held.max(initial=0)) else 0,
             "end": end,
             "times": times.tolist(),
             "bytes": held.tolist(),

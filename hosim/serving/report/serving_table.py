@@ -19,11 +19,7 @@ def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
         f"Cache by tier, {kv['policy']}", "tier", "blocks", "most taken", "tokens of prompts found"
     )
     for name, found in kv["tiers"].items():
-        most = (
-            human_percent(found["peak_blocks"] / found["blocks"])
-            if found["blocks"]
-            else human_percent(0.0)
-        )
+        most = human_percent(found["peak_blocks"] / found["blocks"] if found["blocks"] else 0.0)
         stores = f"{found['stores']:,} x " if found["stores"] > 1 else ""
         tiers.add_row(name, f"{stores}{found['blocks']:,}", most, human_percent(found["hit_share"]))
     channels = channel_table(kv["channels"])
@@ -40,20 +36,18 @@ def tiers_and_channels(kv: Mapping[str, Any]) -> list[RenderableType]:
         f"{counted(kv['swaps'], 'sequence')} swapped out; "
         f"{counted(kv['dropped_blocks'], 'block')} left the last tier"
     )
-    if "sparse" in kv:
-        few = kv["sparse"]
-        came = (
-            f"{human_size(few['fetched_bytes'])} of each device came up for steps, which "
-            f"waited {human_time(kv['stall_ns']['fetches'])}"
-        )
+    few = kv.get("sparse")
+    if few is None and not channels.row_count:
+        return [tiers, paragraph(f"Nothing was copied between tiers; {swaps}")]
+    parts: list[RenderableType] = [tiers, channels, paragraph(f"{loads}; {stalls}; {swaps}")]
+    if few is not None:
         who = (
             f"{counted(few['thinned'], 'sequence')} left blocks below while they decoded; "
-            f"{came}. Assumed: {few['assumption']}"
+            f"{human_size(few['fetched_bytes'])} of each device came up for steps, which "
+            f"waited {human_time(kv['stall_ns']['fetches'])}. Assumed: {few['assumption']}"
         )
-        return [tiers, channels, paragraph(f"{loads}; {stalls}; {swaps}"), paragraph(who)]
-    if not channels.row_count:
-        return [tiers, paragraph(f"Nothing was copied between tiers; {swaps}")]
-    return [tiers, channels, paragraph(f"{loads}; {stalls}; {swaps}")]
+        parts.append(paragraph(who))
+    return parts
 
 
 def channel_table(channels: Mapping[str, Any]) -> Table:
@@ -63,27 +57,24 @@ def channel_table(channels: Mapping[str, Any]) -> Table:
     )
     for name, one in channels.items():
         if one["copies"]:
-            times = (human_time(one[key]) for key in ("queue_ns", "contention_ns"))
             table.add_row(
                 name,
                 f"{one['copies']:,}",
                 human_size(one["bytes"]),
                 human_percent(one["utilization"]),
-                *times,
+                *(human_time(one[key]) for key in ("queue_ns", "contention_ns")),
             )
     return table
 
 
 def transferred(moved: Mapping[str, Any]) -> RenderableType:
     """The ``kv_transfer`` of a ``hosim.serving/1``."""
-    what = f"{counted(moved['transfers'], 'cache')}, {human_size(moved['bytes'])} of each device,"
-    sent = f"{what} went from prefill to decode over {moved['link']}"
-    waits = (
-        f"requests waited {human_time(moved['wait_ns'])} in all for it, "
-        f"{human_time(moved['queue_ns'])} of that in the queue to decode"
-    )
     return paragraph(
-        f"{sent}; {waits}; engines that decode computed nothing meanwhile for "
+        f"{counted(moved['transfers'], 'cache')}, {human_size(moved['bytes'])} of each device, "
+        f"went from prefill to decode over {moved['link']}; "
+        f"requests waited {human_time(moved['wait_ns'])} in all for it, "
+        f"{human_time(moved['queue_ns'])} of that in the queue to decode; "
+        "engines that decode computed nothing meanwhile for "
         f"{human_time(moved['stall_ns'])}"
     )
 
@@ -171,7 +162,7 @@ def serving(data: Mapping[str, Any]) -> RenderableType:
         parts.append(paragraph(_KERNELS_ALONE))
     parts += [paragraph(sentence(line)) for line in data.get("notes", ())]
     if "goodput" in data:
-        parts.append(_within(data["goodput"], data["requests"]))
+        parts.append(paragraph(_kept(data["goodput"], data["requests"])))
     mean, peak = (
         human_percent(data[key] / data["blocks"]) for key in ("mean_blocks", "peak_blocks")
     )
@@ -358,10 +349,6 @@ def _engines(data: Mapping[str, Any]) -> str:
             "(decode) x "
         )
     return f"{several}{data['hardware']}" + (f" behind {data['router']}" if several else "")
-
-
-def _within(found: Mapping[str, Any], of: int) -> RenderableType:
-    return paragraph(_kept(found, of))
 
 
 def _kept(found: Mapping[str, Any], of: int) -> str:

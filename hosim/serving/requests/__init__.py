@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.serving.requests.asked_requests import asked_requests, changeable, changed_requests
     from hosim.serving.requests.drawn_requests import (
+        asked_requests,
+        changeable,
+        changed_requests,
         changed_text,
         draw_requests,
         is_drawn,
@@ -18,8 +20,8 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "asked_requests": "asked_requests changeable changed_requests",
-            "drawn_requests": "changed_text draw_requests is_drawn setting_of",
+            "drawn_requests": "asked_requests changeable changed_requests changed_text "
+            "draw_requests is_drawn setting_of",
             "request": "Request",
             "request_files": "RequestRows read_request_rows read_requests",
         },

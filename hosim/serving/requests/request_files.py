@@ -250,8 +250,7 @@ def _conversations(text: str, source: str) -> tuple[list[Request], str]:
         said = 0
         given = one.get("conversations") if isinstance(one, Mapping) else None
         what = "an object with a list, 'conversations'"
-        messages = expect(given, list, what, f"{number}", source)
-        for place, message in enumerate(messages):
+        for place, message in enumerate(expect(given, list, what, f"{number}", source)):
             where = f"{number}.conversations.{place}"
             budget.draw(source=source, where=where)
             tokens, known = _tokens(message, source, where)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.serving.weights.weight_figures import WeightFigures, weight_figures
     from hosim.serving.weights.weight_program import weight_program
     from hosim.serving.weights.weight_setups import (
         check_beside_cache,
@@ -14,16 +13,20 @@ if TYPE_CHECKING:
         weight_layers,
         weight_setup,
     )
-    from hosim.serving.weights.weight_stream import WeightSetup, WeightStream
+    from hosim.serving.weights.weight_stream import (
+        WeightFigures,
+        WeightSetup,
+        WeightStream,
+        weight_figures,
+    )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "weight_figures": "WeightFigures weight_figures",
             "weight_program": "weight_program",
             "weight_setups": "check_beside_cache joined_tiers usual_iteration weight_layers "
             "weight_setup",
-            "weight_stream": "WeightSetup WeightStream",
+            "weight_stream": "WeightFigures WeightSetup WeightStream weight_figures",
         },
     )
 

@@ -73,11 +73,10 @@ class WeightLayers:
             self.modelled.dense_ns(iteration.tokens),
             self.modelled.attention_ns(iteration),
         )
-        head = self.modelled.head_ns(iteration)
         shared = zip(
             _share(dense, parts.dense_ns),
             _share(attention, parts.attentions),
-            _share(head, parts.heads),
+            _share(self.modelled.head_ns(iteration), parts.heads),
             strict=True,
         )
         return [sum(of_visit) for of_visit in shared]
@@ -172,16 +171,14 @@ def weight_setup(
     every = joined_tiers(replace(modelled.hardware, devices=modelled.devices * engines))
     plan = policy.plan(layers.graph(usual), every, room, **parameters)
     machine = replace(modelled.hardware, devices=modelled.devices)
-    per_host = engines_per_host(modelled.hardware, modelled.devices)
-    program = weight_program(plan, every, room)
     return WeightSetup(
         label,
         machine,
-        program,
+        weight_program(plan, every, room),
         layers.parts_ns,
         modelled.beside_ns,
         layers.beside_bytes,
-        per_host,
+        engines_per_host(modelled.hardware, modelled.devices),
     )
 
 

@@ -2,9 +2,7 @@
 channels of the engine's devices.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -12,8 +10,13 @@ from typing import Any
 import simpy
 
 from hosim.hardware import Hardware
-from hosim.serving.blocks import Awaited, EngineChannels
-from hosim.serving.links import SteppedClock
+from hosim.serving.blocks import (
+    Awaited,
+    EngineChannels,
+    KvChannelFigures,
+    SteppedClock,
+    channel_figures,
+)
 from hosim.serving.scheduler import Iteration
 from hosim.serving.weights.weight_program import WeightCopy, WeightProgram
 
@@ -47,10 +50,6 @@ class WeightSetup:
     def channels(self, clock: SteppedClock, engines: int = 1) -> EngineChannels:
         """The channels of so many engines."""
         return EngineChannels(clock, self.machine, engines, self.per_host)
-
-    def streams(self, channels: EngineChannels) -> list[WeightStream]:
-        """For each engine its weights, at the beginning of an iteration."""
-        return [WeightStream(self, channels, engine) for engine in range(len(channels.channels))]
 
 
 class WeightStream:
@@ -107,3 +106,48 @@ class WeightStream:
             self.copies += 1
             self.bytes += sizes[copy.layer]
             self._channels.issue(queue, sizes[copy.layer], there, KIND)
+
+
+# -- figures: where weights are, what came up, and how long iterations waited for it ---------------
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFigures:
+    """Weights of each device.
+
+    ``peak_bytes`` are the most that a tier holds of them; those of the device count in program
+    order, with the constants that stay there. ``moved_layers`` of ``layers`` come up in each
+    iteration, ``iteration_bytes`` together. ``copies`` and ``bytes`` are sums over engines, and so
+    is ``stall_ns``, for which iterations waited for weights; copies for an iteration that never
+    came count. ``channels`` have all copies of a run, those of a cache below too.
+    """
+
+    policy: str
+    layers: int
+    moved_layers: int
+    iteration_bytes: int
+    peak_bytes: Mapping[str, int]
+    copies: int
+    bytes: int
+    stall_ns: int
+    iterations: int
+    channels: Mapping[str, KvChannelFigures]
+
+
+def weight_figures(
+    setup: WeightSetup, channels: EngineChannels, streams: Sequence[WeightStream], iterations: int
+) -> WeightFigures:
+    """The figures of engines after a run of so many iterations of all of them."""
+    program = setup.program
+    return WeightFigures(
+        setup.policy,
+        len(program.sizes),
+        len({copy.layer for step in program.steps for copy in step.copies}),
+        program.copied_bytes,
+        {setup.machine.device_tier: program.peak_bytes + setup.beside_bytes, **program.below},
+        sum(stream.copies for stream in streams),
+        sum(stream.bytes for stream in streams),
+        sum(stream.stall_ns for stream in streams),
+        iterations,
+        channel_figures(channels.channels, channels.clock.end_ns),
+    )

@@ -5,12 +5,20 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.on_torch.lower.compiled.compiled_calls import InductorProgram, bind_calls
-    from hosim.on_torch.lower.compiled.compiled_models import CompiledModel, uncompiled
+    from hosim.on_torch.lower.compiled.compiled_calls import (
+        IN_ORDER,
+        InductorProgram,
+        StepOp,
+        bind_calls,
+    )
+    from hosim.on_torch.lower.compiled.compiled_models import (
+        CompiledModel,
+        require_no_hooks,
+        require_one_process,
+        uncompiled,
+    )
     from hosim.on_torch.lower.compiled.compiled_training import traced_by_calls
-    from hosim.on_torch.lower.compiled.hooks_refused import require_no_hooks, require_one_process
     from hosim.on_torch.lower.compiled.program_of_text import compiled_program
-    from hosim.on_torch.lower.compiled.step_ops import IN_ORDER, StepOp
     from hosim.on_torch.lower.compiled.wrapper_text import (
         GATHERED,
         READ,
@@ -22,12 +30,10 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "compiled_calls": "InductorProgram bind_calls",
-            "compiled_models": "CompiledModel uncompiled",
-            "program_of_text": "compiled_program",
+            "compiled_calls": "IN_ORDER InductorProgram StepOp bind_calls",
+            "compiled_models": "CompiledModel require_no_hooks require_one_process uncompiled",
             "compiled_training": "traced_by_calls",
-            "hooks_refused": "require_no_hooks require_one_process",
-            "step_ops": "IN_ORDER StepOp",
+            "program_of_text": "compiled_program",
             "wrapper_text": "GATHERED READ UPDATED WRITTEN read_wrapper",
         },
     )

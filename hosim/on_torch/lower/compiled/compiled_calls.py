@@ -12,8 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from hosim.errors import InputError
-from hosim.io.importers.torch_programs import extent
-from hosim.on_torch.lower.compiled.step_ops import StepOp
+from hosim.io.importers.torch_programs import OwnOp, extent
 from hosim.on_torch.lower.compiled.wrapper_text import (
     CHECKS,
     GATHERED,
@@ -23,6 +22,39 @@ from hosim.on_torch.lower.compiled.wrapper_text import (
     WrapperCall,
     read_wrapper,
 )
+
+# -- ops in the place of those that tracing recorded, which only say what they make ----------------
+
+
+IN_ORDER = (torch.Tag.nondeterministic_seeded,)
+"""Tags of ops that run once each, in the order of the step, as random ones do."""
+
+
+class StepOp(OwnOp):
+    """A function as the target of a node. ``begins`` says that it only begins something, and
+    returns what to wait for.
+    """
+
+    __module__ = "hosim_step"
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], *, tags: Any = IN_ORDER, begins: bool = False
+    ) -> None:
+        self.__name__ = self.__qualname__ = name
+        self.tags = tags
+        self.begins = begins
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the result of the function."""
+        return self._function(*args, **kwargs)
+
+    def __str__(self) -> str:
+        return self.__name__
+
+
+# -- calls of inductor's text ----------------------------------------------------------------------
+
 
 OURS: Mapping[str, Any] = {
     "allow_buffer_reuse": False,
@@ -114,12 +146,12 @@ class InductorProgram:
         return CompiledCall(title, told, real, tags, text)
 
     def name(self, call: WrapperCall) -> str:
-        """The name of a call's node."""
-        return (
-            _fused_name(call.function)
-            if call.function in self.wrapper.kernels
-            else _op_name(call.function)
-        )
+        """The name of a call's node: ``mm`` for ``extern_kernels.mm``, and ``fused_add_relu`` for
+        ``cpp_fused_add_relu_3``; the graph numbers those that are alike.
+        """
+        if call.function in self.wrapper.kernels:
+            return call.function.removeprefix("cpp_").rstrip("0123456789").rstrip("_")
+        return _title(call.function).split(".")[1].strip("_")
 
     def told(self, call: WrapperCall) -> Callable[..., Any]:
         """The lines of a call as a function that only says what they do."""
@@ -188,15 +220,3 @@ def _title(function: str) -> str:
         return "hosim.result.default"
     parts = function.removeprefix("torch.ops.").split(".")
     return f"aten.{parts[1]}.default" if parts[0] == "extern_kernels" else ".".join(parts)
-
-
-def _op_name(function: str) -> str:
-    """The name of a call's node: ``mm`` for ``extern_kernels.mm``."""
-    return _title(function).split(".")[1].strip("_")
-
-
-def _fused_name(kernel: str) -> str:
-    """The name of a fused kernel's node: ``fused_add_relu`` for ``cpp_fused_add_relu_3``; the graph
-    numbers those that are alike.
-    """
-    return kernel.removeprefix("cpp_").rstrip("0123456789").rstrip("_")

@@ -9,6 +9,7 @@ runs, in torch's order, and what forward saves for backward is a tensor of the p
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -140,12 +141,12 @@ def _traced_instead(*args: Any, **kwargs: Any) -> Callable[..., Any]:
     return run
 
 
+@dataclass(eq=False)
 class _Tracing:
     """One run of a program in a trace, with the values of its text by their names."""
 
-    def __init__(self, program: InductorProgram, values: dict[str, Any]) -> None:
-        self.program = program
-        self.values = values
+    program: InductorProgram
+    values: dict[str, Any]
 
     def results(self) -> list[Any]:
         """Return the results of the program; those that are views are made by ops of torch."""

@@ -9,7 +9,7 @@ is asked not to reuse one buffer's memory for another, since that decides what t
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -138,14 +138,14 @@ def _fake(example: torch.Tensor) -> torch.Tensor:
     return torch.empty_strided(example.size(), example.stride(), dtype=example.dtype, device="cpu")
 
 
+@dataclass(eq=False)
 class _Building:
     """Builds the graph of a text."""
 
-    def __init__(self, base: TorchProgram, compiled: InductorProgram) -> None:
-        self.base = base
-        self.compiled = compiled
-        self.graph = Graph()
-        self.values: dict[str, Node] = {}
+    base: TorchProgram
+    compiled: InductorProgram
+    graph: Graph = field(default_factory=Graph)
+    values: dict[str, Node] = field(default_factory=dict)
 
     def program(self, inputs: Mapping[str, str], results: Sequence[Any]) -> TorchProgram:
         placeholders = {}
@@ -178,10 +178,8 @@ class _Building:
 
     def add(self, call: WrapperCall, name: str) -> Node:
         """The node of a call, and those of its results."""
-        taken = [self.value(one) for one in call.takes]
-        node = self.graph.create_node(
-            "call_function", self.compiled.op(call), tuple(taken), name=name
-        )
+        taken = tuple([self.value(one) for one in call.takes])
+        node = self.graph.create_node("call_function", self.compiled.op(call), taken, name=name)
         if len(call.gives) == 1:
             self.values[call.gives[0]] = node
         for i, one in enumerate(call.gives if len(call.gives) > 1 else ()):

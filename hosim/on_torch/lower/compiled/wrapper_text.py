@@ -10,7 +10,7 @@ for.
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hosim.errors import InputError
 
@@ -21,6 +21,8 @@ _ALLOCATES = re.compile(r"empty_strided(_\w+)?$")
 _VIEW = "reinterpret_tensor"
 CHECKS = "assert_"
 """The names of functions that check values: their layouts, alignment or dtypes."""
+_Made = tuple[str, list[str], tuple[str, ...], list[str]]
+"""A call: its function, its lines, what it takes, and what is there afterwards."""
 _ROLES = {"in_ptr": READ, "out_ptr": WRITTEN, "in_out_ptr": UPDATED}
 
 
@@ -118,6 +120,7 @@ def _roles(code: str) -> Iterator[str]:
         )
 
 
+@dataclass(eq=False)
 class _Cutting:
     """Goes through the lines once.
 
@@ -125,20 +128,18 @@ class _Cutting:
     ``known`` are inputs and what calls have given.
     """
 
-    def __init__(self, kernels: Mapping[str, tuple[str, ...]]) -> None:
-        self.kernels = kernels
-        self.known: dict[str, int] = {}  # by name: the call that gives it, -1 for an input
-        self.fresh: dict[str, str] = {}
-        self.views: dict[str, ast.Assign] = {}
-        self.items: dict[str, tuple[str, int]] = {}
-        self.several: set[str] = set()
-        self.made: list[
-            tuple[str, list[str], tuple[str, ...], list[str]]
-        ] = []  # function, lines, takes, what is there afterwards
+    kernels: Mapping[str, tuple[str, ...]]
+    known: dict[str, int] = field(default_factory=dict)
+    """By name the call that gives it, -1 for an input."""
+    fresh: dict[str, str] = field(default_factory=dict)
+    views: dict[str, ast.Assign] = field(default_factory=dict)
+    items: dict[str, tuple[str, int]] = field(default_factory=dict)
+    several: set[str] = field(default_factory=set)
+    made: list[_Made] = field(default_factory=list)
 
     def read(self, body: Sequence[ast.stmt]) -> WrapperText:
         inputs: tuple[str, ...] = ()
-        results: list[tuple[str, list[str], tuple[str, ...], list[str]]] = []
+        results: list[_Made] = []
         for line in body:
             match line:
                 case ast.Assign(
@@ -153,10 +154,9 @@ class _Cutting:
                     self._line(line)
         needed = {name for _, _, takes, _ in (*self.made, *results) for name in takes}
         needed |= {base for name, (base, _) in self.items.items() if name in needed}
-        calls = tuple(_call(one, needed) for one in self.made)
         return WrapperText(
             inputs,
-            calls,
+            tuple(_call(one, needed) for one in self.made),
             self.items,
             tuple(_call(one, {"result"}) for one in results),
             self.kernels,
@@ -254,12 +254,12 @@ class _Cutting:
             need(name)
         return list(lines), tuple(takes), made
 
-    def _result(self, value: ast.expr) -> tuple[str, list[str], tuple[str, ...], list[str]]:
+    def _result(self, value: ast.expr) -> _Made:
         lines, takes, _ = self._needs(value)
         return "", [*lines, f"result = {ast.unparse(value)}"], takes, ["result"]
 
 
-def _call(one: tuple[str, list[str], tuple[str, ...], list[str]], needed: set[str]) -> WrapperCall:
+def _call(one: _Made, needed: set[str]) -> WrapperCall:
     function, lines, takes, there = one
     return WrapperCall(
         function, tuple(lines), takes, tuple(name for name in there if name in needed)

@@ -66,7 +66,7 @@ class CudaGraphs:
 
 
 def same_view(storage: Any, tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor would be on another storage: laid out, conjugated and negated as it is."""
+    """A tensor on another storage: laid out, conjugated and negated as the given one is."""
     made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     made.set_(storage, tensor.storage_offset(), tensor.size(), tensor.stride())
     made = made.conj() if tensor.is_conj() else made

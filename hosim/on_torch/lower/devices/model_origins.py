@@ -109,7 +109,7 @@ class LoadedOrigin:
             ) from error
 
     def leave(self) -> None:
-        """What was loaded is dropped."""
+        """Drop what was loaded."""
 
     def room(self) -> HostBytes:
         """There is none."""

@@ -18,6 +18,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -43,41 +44,30 @@ from hosim.on_torch.lower.tiers import (
 # -- work on the CPU -------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, slots=True)
 class CpuEvent:
     """The end of one piece of work. ``is_awaited`` says whether other work waits for it."""
 
-    __slots__ = ("end_ns", "is_awaited", "is_done", "then")
-
-    def __init__(self) -> None:
-        self.is_done = False
-        self.is_awaited = False
-        self.end_ns = 0
-        self.then: list[Callable[[], None]] = []
+    is_done: bool = False
+    is_awaited: bool = False
+    end_ns: int = 0
+    then: list[Callable[[], None]] = field(default_factory=list)
 
     def done(self) -> bool:
         """Return whether it has ended."""
         return self.is_done
 
 
+@dataclass(eq=False, slots=True)
 class CpuWork:
     """One piece of work of a queue: what it waits for, and when it could have started."""
 
-    __slots__ = ("after", "event", "found_none", "label", "room", "run")
-
-    def __init__(
-        self,
-        run: Callable[[], object],
-        after: tuple[CpuEvent, ...],
-        label: Label | None,
-        room: Callable[[], bool] | None,
-        event: CpuEvent,
-    ) -> None:
-        self.run: Callable[[], object] | None = run
-        self.after = after
-        self.label = label
-        self.room = room
-        self.event = event
-        self.found_none = False
+    run: Callable[[], object] | None
+    after: tuple[CpuEvent, ...]
+    label: Label | None
+    room: Callable[[], bool] | None
+    event: CpuEvent
+    found_none: bool = False
 
     def ready(self) -> bool:
         """Return whether what it waits for has ended, and there is room."""
@@ -142,10 +132,6 @@ class CpuQueue:
         return event
 
     launch = submit
-
-    def head_ready(self) -> bool:
-        """Return whether the work at the head can start."""
-        return bool(self.items) and self.items[0].ready()
 
     def step(self) -> None:
         """Do the work at the head as soon as it is ready."""
@@ -241,7 +227,7 @@ class CpuDevice:
     def next_of(self, queue: CpuQueue) -> CpuWork:
         """The head of a queue, taken from it when it is ready."""
         with self._changed:
-            self._await(queue.head_ready)
+            self._await(lambda: bool(queue.items) and queue.items[0].ready())
             return queue.items.popleft()
 
     def doing(self, label: Label | None, ready_ns: float = 0) -> None:
@@ -344,7 +330,7 @@ class CpuDevice:
             while self.compute.items:
                 self.compute.step()
             with self._changed:
-                self._await(self._all_done)
+                self._await(lambda: not self._outstanding)
         except _StoppedError:
             assert self._error is not None
             raise self._error from None
@@ -371,9 +357,6 @@ class CpuDevice:
         with suppress(RuntimeError):
             while True:
                 self._lock.release()
-
-    def _all_done(self) -> bool:
-        return not self._outstanding
 
     def _engine(self, queue: CpuQueue) -> None:
         try:

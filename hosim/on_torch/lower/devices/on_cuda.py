@@ -30,11 +30,11 @@ from hosim.on_torch.lower.devices.cuda_queues import (
     ComputeQueue,
     CudaEvent,
     CudaQueue,
+    DeferredCalls,
     FileQueue,
     LaunchedRun,
     now,
 )
-from hosim.on_torch.lower.devices.deferred_calls import DeferredCalls
 from hosim.on_torch.lower.tiers import (
     CHUNK_BYTES,
     DeviceBytes,
@@ -311,8 +311,8 @@ class CudaDevice:
         self._tiers = memory_of_tiers(
             hardware, files, self.later, direct=direct, pinning=CudaPinning(self._index)
         )
-        ends = [{c.source, c.destination} for c in hardware.channels]
-        beside = {name for pair in ends if hardware.device_tier in pair for name in pair}
+        pairs = [(c.source, c.destination) for c in hardware.channels]
+        beside = {name for pair in pairs if hardware.device_tier in pair for name in pair}
         self._without_folder = set(self._tiers) - beside - set(files)
 
     def channel(self, name: str) -> CudaQueue | FileQueue:
@@ -483,10 +483,7 @@ class CudaDevice:
 
     def move_now(self, source: Place, destination: Place) -> None:
         """Move all bytes before returning, while nothing else runs."""
-        if isinstance(source, FileBlock) and isinstance(destination, HostBytes):
-            copy_bytes(source, destination, 0, source.size_bytes, 0)
-            return
-        if isinstance(source, HostBytes) and isinstance(destination, FileBlock):
+        if (type(source), type(destination)) in ((FileBlock, HostBytes), (HostBytes, FileBlock)):
             copy_bytes(source, destination, 0, source.size_bytes, 0)
             return
         if hasattr(source, "bytes") and hasattr(destination, "bytes"):

@@ -93,8 +93,7 @@ class Pace:
 
         def moved(slice_bytes: int) -> None:
             nonlocal end_ns
-            end_ns = max([link.reserve(slice_bytes) for link in links])
-            self._until(end_ns)
+            self._until(max([link.reserve(slice_bytes) for link in links]))
 
         try:
             yield moved

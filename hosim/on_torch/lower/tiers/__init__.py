@@ -6,9 +6,16 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.on_torch.lower.tiers.chunks import Chunks, copy_ways, tiers_used
-    from hosim.on_torch.lower.tiers.error_text import in_one_line, unlike
-    from hosim.on_torch.lower.tiers.file_tier import ALIGNMENT, CHUNK_BYTES, FileBlock, FileTier
-    from hosim.on_torch.lower.tiers.host_bytes import DeviceBytes, HostBytes, copy_bytes, part_of
+    from hosim.on_torch.lower.tiers.file_tier import (
+        ALIGNMENT,
+        CHUNK_BYTES,
+        DeviceBytes,
+        FileBlock,
+        FileTier,
+        HostBytes,
+        copy_bytes,
+        part_of,
+    )
     from hosim.on_torch.lower.tiers.host_pool import (
         SLAB_BYTES,
         HostPool,
@@ -26,19 +33,21 @@ if TYPE_CHECKING:
         Place,
         RunMemory,
         TierBlock,
+        in_one_line,
+        unlike,
     )
 else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
             "chunks": "Chunks copy_ways tiers_used",
-            "error_text": "in_one_line unlike",
-            "file_tier": "ALIGNMENT CHUNK_BYTES FileBlock FileTier",
-            "host_bytes": "DeviceBytes HostBytes copy_bytes part_of",
-            "host_pool": "HostPool SLAB_BYTES memory_of_tiers shrink_host_memory",
+            "file_tier": "ALIGNMENT CHUNK_BYTES DeviceBytes FileBlock FileTier HostBytes "
+            "copy_bytes part_of",
+            "host_pool": "SLAB_BYTES HostPool memory_of_tiers shrink_host_memory",
             "measured_timeline": "measured timeline_of",
             "residents": "Residents TensorCopies resizable",
-            "transfers": "Device Done Event Label Origin Place RunMemory TierBlock",
+            "transfers": "Device Done Event Label Origin Place RunMemory TierBlock in_one_line "
+            "unlike",
         },
     )
 

@@ -49,11 +49,6 @@ class Slab:
         if pinning is not None:
             pinning.pin(self.bytes.data_ptr(), self.size_bytes)
 
-    @property
-    def is_unused(self) -> bool:
-        """Return whether all of it is free."""
-        return self.free == [(0, self.size_bytes)]
-
     def take(self, size_bytes: int) -> int | None:
         """The first byte of the smallest free range with so many bytes, which is taken; ``None`` if
         there is none.
@@ -152,7 +147,7 @@ class HostPool:
 
     def shrink(self) -> None:
         """Return slabs without blocks to the system."""
-        self._drop([slab for slab in self._slabs if slab.is_unused])
+        self._drop([slab for slab in self._slabs if slab.free == [(0, slab.size_bytes)]])
 
     def close(self) -> None:
         """Return all slabs to the system; blocks lose what they hold."""

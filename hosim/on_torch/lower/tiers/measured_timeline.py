@@ -78,13 +78,12 @@ def measured(replayed: Result, timeline: Timeline) -> Result:
         end - start for start, end in zip(timeline.op_start_ns, timeline.op_end_ns, strict=True)
     )
     span = last_ns(timeline)
-    drain = span - max(timeline.op_end_ns, default=0)
     return replace(
         replayed,
         makespan_ns=span,
         busy_ns=busy,
         stall_ns=stalls,
-        drain_ns=drain,
+        drain_ns=span - max(timeline.op_end_ns, default=0),
         timeline=timeline,
         by_device=(),
         devices=None,

@@ -5,6 +5,7 @@ queued work, and after it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from hosim.hardware import Hardware
 from hosim.on_torch.lower.tiers.transfers import Device, Event, Origin, Place, TierBlock
 
 
+@dataclass(eq=False, slots=True)
 class TensorCopies:
     """One tensor's copies. ``blocks`` and ``on_device`` are as they will be when all that is queued
     is done.
@@ -29,40 +31,21 @@ class TensorCopies:
     whether they still are there.
     """
 
-    __slots__ = (
-        *(
-            "blocks",
-            "is_at_origin",
-            "is_late",
-            "is_whole",
-            "known",
-            "last",
-            "leaving",
-            "left",
-            "lent",
-            "on_device",
-            "origin",
-            "ready",
-        ),
-        *("size_bytes", "storage"),
-    )
-
-    def __init__(self, size_bytes: int, left: int) -> None:
-        self.size_bytes = size_bytes
-        self.blocks: dict[str, TierBlock] = {}
-        self.known: list[TierBlock] = []
-        self.last: tuple[Event, ...] = ()
-        self.leaving: tuple[Event, ...] = ()
-        self.is_late = False
-        self.ready: tuple[Event, ...] = ()
-        self.on_device = True
-        self.is_whole = True
-        self.storage: Any = None
-        self.lent: Any = None
-        self.origin: Origin | None = None
-        self.is_at_origin = False
-        self.left = left
-        """Ops and cache ops of this run that are not queued yet."""
+    size_bytes: int
+    left: int
+    """Ops and cache ops of this run that are not queued yet."""
+    blocks: dict[str, TierBlock] = field(default_factory=dict)
+    known: list[TierBlock] = field(default_factory=list)
+    last: tuple[Event, ...] = ()
+    leaving: tuple[Event, ...] = ()
+    is_late: bool = False
+    ready: tuple[Event, ...] = ()
+    on_device: bool = True
+    is_whole: bool = True
+    storage: Any = None
+    lent: Any = None
+    origin: Origin | None = None
+    is_at_origin: bool = False
 
     def add(self, tier: str, block: TierBlock) -> None:
         """Record a copy in a tier, or on its way there."""

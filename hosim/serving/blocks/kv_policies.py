@@ -1,17 +1,107 @@
-"""The policies for the cache, by name, and their rules; ``name:parameter=value`` chooses one."""
+"""Policies for the cache of keys and values in several tiers, by name: ``name:parameter=value``
+chooses one. A policy's parameters make its :class:`KvRules`, which rank what is given up.
+"""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heapify, heappop, heappush
+from itertools import count
 from math import inf, log2
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from hosim.base.files import did_you_mean
 from hosim.errors import InputError
 from hosim.policies import Parameter, unknown_policy, written_settings
-from hosim.serving.eviction_order import Rank
-from hosim.serving.kv_policies.kv_rules import KvRules
+
+# -- the order in which things are given up --------------------------------------------------------
+
+
+Item = TypeVar("Item", bound=Hashable)
+Rank = tuple[float, ...]
+
+
+@dataclass(eq=False)
+class EvictionOrder(Generic[Item]):
+    """Things by rank. To add, discard and pop takes a time that grows with the logarithm of their
+    number.
+    """
+
+    _live: dict[Item, int] = field(default_factory=dict)
+    _heap: list[tuple[Rank, int, Item]] = field(default_factory=list)
+    _serial: Iterator[int] = field(default_factory=count)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __contains__(self, item: Item) -> bool:
+        return item in self._live
+
+    def add(self, item: Item, rank: Rank) -> None:
+        """Add an item, or give it another rank."""
+        if (
+            len(self._heap) > 2 * len(self._live) + 1000
+        ):  # of those that were discarded there are more
+            self._heap = [entry for entry in self._heap if self._live.get(entry[2]) == entry[1]]
+            heapify(self._heap)
+        serial = self._live[item] = next(self._serial)
+        heappush(self._heap, (rank, serial, item))
+
+    def discard(self, item: Item) -> None:
+        """Remove an item, if it is there."""
+        self._live.pop(item, None)
+
+    def pop(self) -> Item:
+        """Remove the first one; there has to be one."""
+        while True:
+            _, serial, item = heappop(self._heap)
+            if self._live.get(item) == serial:
+                del self._live[item]
+                return item
+
+
+# -- a policy's decisions --------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class KvRules:
+    """The decisions of a policy.
+
+    ``keeps`` says whether blocks that are evicted go to the tier below. ``through`` says whether a
+    block is copied to the first tier below as soon as it is full, so that it can be evicted without
+    a copy. Of so many requests at the head of the queue as ``prefetches`` says, blocks come up
+    before the request is admitted. ``watches_queue`` says that :meth:`queued` and :meth:`admitted`
+    want to be called.
+    """
+
+    watches_queue: ClassVar[bool] = False
+    keeps: bool = True
+    through: bool = False
+    prefetches: int = 0
+
+    def rank(self, key: Hashable | None, tick: int, now_ns: int) -> Rank:
+        """Return whether a block goes before others, which is asked when nobody holds it any
+        longer: the least rank goes first.
+
+        ``key`` names its contents, if it has a name. ``tick`` counts what was asked.
+        """
+        return (tick,)
+
+    def used(self, key: Hashable, now_ns: int) -> None:
+        """A request has found these contents, or made them."""
+
+    def queued(self, number: int, keys: Sequence[Hashable]) -> Iterable[Hashable]:
+        """A request arrives, whose prompt has these blocks. Returns those whose rank changes."""
+        return ()
+
+    def admitted(self, number: int, keys: Sequence[Hashable]) -> Iterable[Hashable]:
+        """A request is admitted. Returns those whose rank changes."""
+        return ()
+
+
+# -- the policies ----------------------------------------------------------------------------------
+
 
 _TIERS = Parameter(
     None,

@@ -1,28 +1,226 @@
-"""The durations of transfers and what ends them, for channels that share bandwidth and for those
-that do not.
+"""The channels and links of a serving run: transfers that queue, and flow at max-min fair rates, on
+simpy's clock.
 
 Channels that share a fabric, of one engine or of several, and a channel with several engines of its
 own, form a :class:`LinkGroup`: its transfers flow at max-min fair rates, and an alarm rings when
 the next one ends. A channel of its own with one engine needs no sharing: its transfer's end is
 known at its start. So it is in a group while only one transfer is under way.
 
-A change takes as much time as there are classes of flows (:mod:`hosim.serving.links.link_groups`),
-not flows: hundreds of devices that share a pool are one class a direction.
+A change takes as much time as there are classes of flows, not flows: hundreds of devices that share
+a pool are one class a direction.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import heappop, heappush
 from math import lcm
+from typing import TYPE_CHECKING
 
-from hosim.analysis.costmodel.transfers import Link, max_min_rates
+import simpy
+
+from hosim.analysis.costmodel.transfers import NS_PER_S, Link, max_min_rates, may_be_slower
 from hosim.hardware import Hardware
-from hosim.serving.links.channel_queue import ChannelQueue, IssuedTransfer
-from hosim.serving.links.clock import NEVER, Alarm, SteppedClock
+
+# -- the clock -------------------------------------------------------------------------------------
+
+
+NEVER = 2**62
+"""Later than anything, in nanoseconds."""
+
+
+class SteppedClock(simpy.Environment):
+    """simpy's environment whose ``settle`` is called at the end of each instant that asked for it,
+    and clears ``unsettled``.
+
+    ``unsettled`` are the positions of engines at which something is left to be done at this
+    instant. ``end_ns`` is the last instant at which something happened; alarms that were moved ring
+    for nothing, and later.
+    """
+
+    if TYPE_CHECKING:
+
+        @property
+        def now(self) -> int:
+            """The current instant: whole, as all delays are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unsettled: set[int] = set()
+        self.settle: Callable[[], None] = self.unsettled.clear
+        self.end_ns = 0
+        self.rung_for_nothing = 0
+
+    def step(self) -> None:
+        """Process the next event, after all is settled that has to be before it."""
+        while self.unsettled and self.peek() > self.now:
+            self.settle()
+        before = self.rung_for_nothing
+        super().step()
+        if self.rung_for_nothing == before:
+            self.end_ns = self.now
+
+
+class Alarm:
+    """Calls again and again, at times that others set: ``rings_at`` is the next one."""
+
+    def __init__(self, clock: SteppedClock, call: Callable[[], None]) -> None:
+        self._clock = clock
+        self._call = call
+        self.rings_at = NEVER
+        self._set = 0
+
+    def ring_at(self, time: int) -> None:
+        """Call at ``time``, and not when it was set to before."""
+        self.rings_at = time
+        self._set += 1
+        self._clock.timeout(time - self._clock.now, self._set).callbacks.append(self._ring)
+
+    def _ring(self, event: simpy.Event) -> None:
+        if event.value == self._set:
+            self.rings_at = NEVER
+            self._call()
+        else:
+            self._clock.rung_for_nothing += 1
+
+
+# -- channels: first-in first-out queues of transfers in front of DMA engines ----------------------
+
+
+@dataclass(eq=False, slots=True)
+class IssuedTransfer:
+    """One issued copy, from its issue to its end. Times in nanoseconds; ``number`` is its place in
+    the order of issue.
+
+    ``ceiling`` is the most bytes per second that it can reach, if that is less than its channel's;
+    ``alone_ns`` what it takes alone.
+    """
+
+    number: int
+    channel: ChannelQueue
+    size: int
+    issue_ns: int
+    start_ns: int = -1
+    alone_ns: int = -1
+    ceiling: Fraction | None = None
+
+    @property
+    def volume(self) -> int:
+        """Return the volume that has to flow, in bytes times nanoseconds a second."""
+        return self.size * NS_PER_S
+
+
+@dataclass(eq=False)
+class ChannelQueue:
+    """One channel of one engine: its queue, its engines and its figures.
+
+    ``bandwidth`` is what a transfer gets alone: the least of the channel's and its fabrics'.
+    ``links`` are what its transfers share with others, ``limit`` is what each gets at most of the
+    others, and ``beside`` what its own link, the first one, carries while another link does
+    something, as (the other one, bytes per second). ``sharing`` are the channels whose transfers take
+    its engines, with itself (docs/contract.md, rule 24). It is ``undivided`` if a transfer that is
+    alone in it and in what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a
+    transfer that begins, and the instant from which its bytes flow, to ``share``. One that shares
+    nothing has no ``share``: its own ``alarm`` ends its one transfer, ``current``. ``ended`` is
+    told of every end. ``has_overheads`` says whether some transfers reach less than that: then
+    ``begin`` needs a ceiling.
+    """
+
+    index: int
+    name: str
+    bandwidth: int
+    latency: int
+    engines: int
+    links: tuple[Link, ...]
+    device: int
+    share: Callable[[IssuedTransfer, int], None] | None = None
+    limit: Fraction | None = None
+    beside: tuple[tuple[Link, int], ...] = ()
+    undivided: bool = True
+    has_overheads: bool = False
+    queue: deque[IssuedTransfer] = field(default_factory=deque)
+    running: int = 0
+    busy_since: int = 0
+    transfers: int = 0
+    bytes: int = 0
+    busy_ns: int = 0
+    queue_ns: int = 0
+    contention_ns: int = 0
+    sharing: tuple[ChannelQueue, ...] = field(init=False)
+    alarm: Alarm = field(init=False)
+    current: IssuedTransfer = field(init=False)
+    ended: Callable[[IssuedTransfer], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sharing = (self,)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether something waits, and an engine is free."""
+        return bool(self.queue) and sum([one.running for one in self.sharing]) < self.engines
+
+    def begin(self, now: int, ceiling: Fraction | None = None) -> None:
+        """Take an engine for the head of the queue, and let it flow after the latency, at
+        ``ceiling`` bytes per second at most.
+        """
+        transfer = self.queue.popleft()
+        if not self.running:
+            self.busy_since = now
+        self.running += 1
+        transfer.start_ns = now
+        if ceiling is None or ceiling >= self.bandwidth:
+            transfer.ceiling = None
+            transfer.alone_ns = alone = self.latency - (-transfer.volume // self.bandwidth)
+        else:
+            transfer.ceiling = ceiling
+            transfer.alone_ns = alone = self.latency - int(-transfer.volume // ceiling)
+        self.transfers += 1
+        self.bytes += transfer.size
+        self.queue_ns += now - transfer.issue_ns
+        if self.share is None:
+            self.current = transfer
+            self.alarm.ring_at(now + alone)
+        else:
+            self.share(transfer, now + self.latency)
+
+    def end_current(self) -> None:
+        """The one transfer of a channel that shares nothing ends, as was known at its start."""
+        self.ended(self.current)
+
+
+def build_channels(hardware: Hardware, device: int = 0) -> list[ChannelQueue]:
+    """The channels of one engine, in the machine's order;
+    :func:`hosim.serving.blocks.links.drive_channels` makes them run.
+    """
+    own: dict[str, Link] = {
+        c.name: ("channel", c.name, hardware.instance(hardware.channel_scope(c), device))
+        for c in hardware.channels
+    }
+    channels = []
+    for k, c in enumerate(hardware.channels):
+        fabrics = [f for f in hardware.fabrics if c.name in f.channels]
+        alone = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)])
+        links = (
+            own[c.name],
+            *(("fabric", f.name, hardware.instance(f.scope, device)) for f in fabrics),
+        )
+        channel = ChannelQueue(k, c.name, alone, c.latency_ns, c.engines, links, device)
+        channel.beside = tuple((own[other], bandwidth) for other, bandwidth in c.beside)
+        channel.has_overheads = may_be_slower(hardware, c)
+        channels.append(channel)
+    for channel in channels:
+        first = hardware.queue_of[channel.name]
+        channel.sharing = tuple(one for one in channels if hardware.queue_of[one.name] == first)
+    return channels
+
 
 # -- classes of flows ------------------------------------------------------------------------------
 
 
+@dataclass(eq=False, slots=True)
 class FlowClass:
     """Flows that have the same rate at any time: that cross the same ``links``, each at most at
     ``limit`` bytes per second.
@@ -33,16 +231,13 @@ class FlowClass:
     flows by the ``served`` at which they are through (a heap), then in order of issue.
     """
 
-    __slots__ = ("ends", "limit", "links", "rate", "scale", "served", "step")
-
-    def __init__(self, limit: Fraction | None, links: tuple[Link, ...]) -> None:
-        self.limit = limit
-        self.links = links
-        self.ends: list[tuple[int, int, IssuedTransfer]] = []
-        self.served = 0
-        self.scale = 1
-        self.step = 0
-        self.rate = Fraction(0)
+    limit: Fraction | None
+    links: tuple[Link, ...]
+    ends: list[tuple[int, int, IssuedTransfer]] = field(default_factory=list)
+    served: int = 0
+    scale: int = 1
+    step: int = 0
+    rate: Fraction = Fraction(0)
 
     def admit(self, transfer: IssuedTransfer) -> None:
         """Let a transfer's bytes flow from now on; the rate is to be set before time moves on."""
@@ -121,10 +316,9 @@ class LinkGroup:
         """Begin the transfer's latency; its bytes flow from the instant given on."""
         if self._lone is None and not self._latent and not self._flowing and not self._ordered:
             self._lone, self._lone_since = transfer, flowing_since
-            undivided = transfer.channel.undivided
             self._lone_end = (
                 transfer.start_ns + transfer.alone_ns
-                if undivided
+                if transfer.channel.undivided
                 else flowing_since + self._alone_ns(transfer)
             )
             self._alarm.ring_at(self._lone_end)
@@ -166,9 +360,9 @@ class LinkGroup:
         if rates is None:
             if len(self._known_rates) > KEPT_RATES:
                 self._known_rates.clear()
-            carried = self._carried([flow_class for flow_class, _ in flows])
             rates = self._known_rates[flows] = max_min_rates(
-                [(n, c.limit, c.links) for c, n in flows], carried
+                [(n, c.limit, c.links) for c, n in flows],
+                self._carried([flow_class for flow_class, _ in flows]),
             )
         return rates
 
@@ -260,6 +454,35 @@ def drive_channels(
 ) -> list[LinkGroup]:
     """Give the channels of all engines what ends their transfers: the groups of those that share
     bandwidth.
+    """
+    capacity, beside = _parts(channels, hardware)
+    groups: list[LinkGroup] = []
+    ordered = False
+    for members in _joined(channels, beside):
+        first = members[0]
+        if not first.links and first.limit == first.bandwidth:
+            first.alarm = Alarm(clock, first.end_current)
+            continue
+        links = {link for channel in members for link in channel.links}
+        # several engines begin together more often than not
+        ordered = ordered or any([channel.device != first.device for channel in members])
+        group = LinkGroup(
+            clock,
+            {link: capacity[link] for link in links},
+            {link: beside[link] for link in links if link in beside},
+            ordered,
+        )
+        groups.append(group)
+        for channel in members:
+            channel.share = group.start
+    return groups
+
+
+def _parts(
+    channels: Sequence[ChannelQueue], hardware: Hardware
+) -> tuple[Mapping[Link, Fraction], Mapping[Link, Sequence[tuple[Link, Fraction]]]]:
+    """The bandwidth of each link, and what it carries beside others. Channels get the links that
+    they share and their limit by the others.
 
     The channels of an engine stand for those of all its devices: they get one device's part of each
     link.
@@ -274,8 +497,8 @@ def drive_channels(
         return Fraction(whole, hardware.sharers(scope[link[:2]]))
 
     capacity: dict[Link, Fraction] = {}
-    wanted: dict[Link, int] = {}
-    crossing: dict[Link, int] = {}
+    wanted: Counter[Link] = Counter()
+    crossing: Counter[Link] = Counter()
     beside: dict[Link, list[tuple[Link, Fraction]]] = {}
     for channel in channels:
         own = channel.links[0]
@@ -283,10 +506,8 @@ def drive_channels(
             capacity[link] = part(bandwidth[link[:2]], link)
             # the engines of a channel share its bandwidth; ways between engines have none but that
             # of fabrics
-            wanted[link] = wanted.get(link, 0) + bandwidth[own[:2]] * (
-                channel.engines if own[0] == "fabric" else 1
-            )
-            crossing[link] = crossing.get(link, 0) + 1
+            wanted[link] += bandwidth[own[:2]] * (channel.engines if own[0] == "fabric" else 1)
+            crossing[link] += 1
         if channel.beside:
             beside.setdefault(own, []).extend(
                 [(other, part(carried, own)) for other, carried in channel.beside]
@@ -309,26 +530,7 @@ def drive_channels(
             min([capacity[link] for link in (*alone, *channel.links)], default=channel.bandwidth)
             == channel.bandwidth
         )
-    groups: list[LinkGroup] = []
-    ordered = False
-    for members in _joined(channels, beside):
-        first = members[0]
-        if not first.links and first.limit == first.bandwidth:
-            first.alarm = Alarm(clock, first.end_current)
-            continue
-        links = {link for channel in members for link in channel.links}
-        # several engines begin together more often than not
-        ordered = ordered or any([channel.device != first.device for channel in members])
-        group = LinkGroup(
-            clock,
-            {link: capacity[link] for link in links},
-            {link: beside[link] for link in links if link in beside},
-            ordered,
-        )
-        groups.append(group)
-        for channel in members:
-            channel.share = group.start
-    return groups
+    return capacity, beside
 
 
 def _joined(
