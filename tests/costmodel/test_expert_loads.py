@@ -42,6 +42,31 @@ def test_no_expert_has_more_rows_than_there_are_tokens() -> None:
     assert expected_loads(5, 2, 8, 8, "zipf_50").rows == pytest.approx(5)
 
 
+def drawn_rows(random: Random, tokens: int, top: int, experts: int) -> list[int]:
+    """Rows of each expert under ``power_law_2``: shares of 1 to 0.8 of the tokens (0.01 to 2 if
+    choices are few), scaled and rounded; then one after the other is given or taken back.
+    """
+    low, high = (1, max(1, 0.8 * tokens)) if tokens * top > experts else (0.01, 2)
+    shares = [1 / (1 / low + (1 / high - 1 / low) * random.random()) for _ in range(experts)]
+    rows = [min(tokens, round(share * tokens * top / sum(shares))) for share in shares]
+    largest_first = sorted(range(experts), key=rows.__getitem__)[::-1]
+    while sum(rows) < tokens * top:
+        for e in largest_first:
+            rows[e] += rows[e] < tokens and sum(rows) < tokens * top
+    for e in largest_first[::-1]:
+        while rows[e] and sum(rows) > tokens * top:
+            rows[e] -= 1
+    return rows
+
+
+@given(st.integers(1, 40), st.integers(1, 4), st.integers(4, 7))
+def test_the_largest_expert_takes_what_rounding_left_over(tokens, top, experts) -> None:
+    random = Random(0)
+    most = [max(drawn_rows(random, tokens, top, experts)) for _ in range(12)]
+    found = expected_loads(tokens, top, experts, experts, "power_law_2")
+    assert found.rows == pytest.approx(sum(most) / 12)
+
+
 def test_two_experts_of_which_one_is_twice_as_popular() -> None:
     # two tokens miss the popular one with probability 1/9, and the other one with 4/9
     found = expected_loads(2, 1, 2, 1, "zipf_1.0")

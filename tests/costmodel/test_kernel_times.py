@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hosim.analysis.costmodel import op_durations
-from hosim.analysis.costmodel.kernels import CLASSES, DTYPES, kernel_us
+from hosim.analysis.costmodel.kernels import CLASSES, DTYPES, FITTED, kernel_us
 from hosim.analysis.costmodel.kernels.op_families import (
     CollectiveConstants,
     ContextConstants,
@@ -323,6 +323,17 @@ def test_constants_of_a_class_are_named_and_start_within_their_limits(kernel) ->
     constants = kernel.constants_from(dict(zip(kernel.constant_names, kernel.start, strict=True)))
     shapes = kernel.shapes({name: np.array([8.0, 64.0]) for name in kernel.sizes}, "fp16")
     assert np.all(kernel.us(constants, TEN, shapes) > 0)
+
+
+def test_fitted_constants_are_within_the_limits_of_their_class() -> None:
+    for machine, of_machine in FITTED.items():
+        for kernel, of_dtypes in of_machine.items():
+            limits = dict(zip(CLASSES[kernel].constant_names, CLASSES[kernel].limits, strict=True))
+            for dtype, constants in of_dtypes.items():
+                assert constants.keys() == limits.keys()
+                for name, value in constants.items():
+                    low, high = limits[name]
+                    assert low <= value <= high, (machine, kernel, dtype, name)
 
 
 def test_functions_of_the_classes_are_those_of_the_modules() -> None:

@@ -258,6 +258,10 @@ def test_every_origin_has_its_spreads_and_the_part_that_sizes_share() -> None:
         < known[_OTHER]["gemm"]
         < known["guess"]["attention"]
     )
+    for of_machine in SPREADS.values():
+        measured = [*of_machine.get("table", {}).values(), *of_machine.get(_OWN, {}).values()]
+        assert all(0 < spread < 0.2 for spread in measured)
+        assert max(measured, default=0) < min(of_machine.get("guess", {"": 1}).values())
 
 
 @pytest.mark.parametrize(("spread", "expected"), [(0.0, 0.085), (0.2, sqrt(0.085**2 + 0.2**2))])

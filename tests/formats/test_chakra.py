@@ -471,3 +471,16 @@ def test_figures_that_are_none_are_refused_by_name(tmp_path):
     half = field(1, "num_ops") + varint(3 << 3 | 1) + struct.pack("<d", 2.5)
     with pytest.raises(InputError, match=r"node 1: expected a whole number below 2.60 as num_ops"):
         simulated(tmp_path, attributed(1, 4, [], half))
+
+
+@pytest.mark.parametrize("value", [2**60, b"seven"])
+@pytest.mark.parametrize("number", [1, 3, 7])
+def test_numbers_of_a_node_that_are_none_are_refused_by_field(tmp_path, number, value):
+    damaged = message(field(2, "n") + field(number, value))
+    with pytest.raises(InputError, match=rf"node 2: .*below 2.60 in field {number}$"):
+        simulated(tmp_path, attributed(9, 4, []), damaged)
+
+
+def test_the_largest_numbers_of_a_node_are_read(tmp_path):
+    (op,) = simulated(tmp_path, attributed(2**60 - 1, 4, [], micros=2**40)).ops
+    assert (op.name, op.duration_ns) == (f"n{2**60 - 1}.{2**60 - 1}", 1000 * 2**40)

@@ -286,3 +286,129 @@ def test_other_schemes_are_said(said):
     (line,) = hosim.load({"model": config, "sequence": 8}).meta["left_out"]
     named = said.get("quant_method", "unnamed") if isinstance(said, dict) else "unnamed"
     assert facts(line, named) == named
+
+
+FP8 = {"weights": "fp8_e4m3", "activations": "fp8"}
+ALL_ROWS = 2**40
+"""A group that is as long as any row."""
+
+
+def compressed(inputs=None, **weights):
+    """compressed-tensors, with what products read beside the weights."""
+    groups = {"a": {"targets": ["Linear"], "weights": weights, "input_activations": inputs}}
+    return {"config_groups": groups}
+
+
+SAID = {
+    "gptq": [
+        ({"bits": 4}, {"weights": "gptq4", "group": 128}),
+        ({"bits": 8, "group_size": -1}, {"weights": "gptq8", "group": ALL_ROWS}),
+        ({"bits": 4, "group_size": 1}, {"weights": "gptq4", "group": 1}),
+        ({"bits": 4, "group_size": 0}, None),
+        ({"bits": 4, "group_size": -2}, None),
+        ({"bits": 4, "group_size": True}, None),
+        ({"bits": 4, "dynamic": {"x": 1}}, None),
+        ({"bits": 4, "ignore": "lm_head"}, None),
+        ({"bits": 4, "ignore": ["lm_head", 1]}, None),
+    ],
+    "awq": [
+        ({}, {"weights": "awq4", "group": 128}),
+        ({"version": "GEMM", "group_size": 32}, {"weights": "awq4", "group": 32}),
+        ({"bits": 8}, None),
+        ({"zero_point": False}, None),
+    ],
+    "fp8": [
+        ({}, FP8),
+        ({"weight_block_size": [64, 64]}, FP8 | {"group": 64}),
+        (
+            {"weight_block_size": [1, 1], "activation_scheme": "static"},
+            {"weights": "fp8_e4m3", "group": 1},
+        ),
+        ({"weight_block_size": [0, 0]}, None),
+        ({"weight_block_size": [64]}, None),
+        ({"weight_block_size": [64, 64, 64]}, None),
+        ({"weight_block_size": ["64", "64"]}, None),
+        ({"weight_block_size": 64}, None),
+    ],
+    "modelopt": [
+        ({}, {}),
+        ({"quant_algo": "W4A16_AWQ", "group_size": 64}, {"weights": "int4", "group": 64}),
+        ({"quant_algo": "INT4_AWQ"}, {"weights": "int4", "group": 128}),
+        ({"quant_algo": "FP8_PER_CHANNEL_PER_TOKEN"}, FP8),
+        ({"quant_algo": "FP8_PB_WO"}, {"weights": "fp8_e4m3", "group": 128}),
+        ({"quant_algo": "FP8_PB_REAL"}, FP8 | {"group": 128}),
+        ({"quant_algo": "W8A8_SQ_PER_CHANNEL"}, {"weights": "int8", "activations": "int8"}),
+        ({"quant_algo": "W8A16"}, {"weights": "int8"}),
+        ({"quant_algo": "MXFP4"}, {"weights": "mxfp4", "packed": "all"}),
+        ({"quant_algo": "NVFP4_AWQ"}, {"weights": "nvfp4"}),
+    ],
+    "modelopt_fp4": [({"quant_algo": "NVFP4"}, {"weights": "nvfp4"})],
+    "compressed-tensors": [
+        (compressed({"num_bits": 8}, num_bits=8, type="float", strategy="tensor"), FP8),
+        (
+            compressed(num_bits=8, type="float", strategy="channel"),
+            {"weights": "fp8_e4m3"},
+        ),
+        (
+            compressed(num_bits=8, type="float", strategy="block", block_structure=[64, 64]),
+            {"weights": "fp8_e4m3", "group": 64},
+        ),
+        (compressed(num_bits=8, type="float", strategy="group", group_size=64), None),
+        (
+            compressed({"num_bits": 8}, num_bits=8, type="int", symmetric=True, strategy="channel"),
+            {"weights": "int8", "activations": "int8"},
+        ),
+        (
+            compressed({"num_bits": 16}, num_bits=8, type="int", symmetric=True, strategy="tensor"),
+            {"weights": "int8"},
+        ),
+        (compressed(num_bits=8, type="int", symmetric=True, strategy="group"), None),
+        (compressed(num_bits=8, type="int", symmetric=False, strategy="channel"), None),
+        (
+            compressed(num_bits=4, type="int", symmetric=True, strategy="group", group_size=64),
+            {"weights": "int4", "group": 64},
+        ),
+        (compressed(num_bits=4, type="int", symmetric=True, strategy="channel"), None),
+        (compressed(num_bits=4, type="float", group_size=16), {"weights": "nvfp4"}),
+        (compressed(num_bits=4, type="float", group_size=32), None),
+        ({"config_groups": {}}, None),
+        ({"config_groups": {"a": {"targets": ["Linear"]}}}, None),
+        (
+            {
+                "config_groups": {
+                    "a": {"targets": ["Embedding"], "weights": {"num_bits": 8, "type": "float"}}
+                }
+            },
+            None,
+        ),
+        (
+            {
+                "config_groups": {
+                    name: {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float"}}
+                    for name in "ab"
+                }
+            },
+            None,
+        ),
+    ],
+    "bitsandbytes": [
+        ({"load_in_4bit": True}, {"weights": "nf4"}),
+        (
+            {"_load_in_4bit": True, "bnb_4bit_use_double_quant": True},
+            {"weights": "nf4_double"},
+        ),
+        ({"load_in_4bit": True, "bnb_4bit_quant_type": "int4"}, None),
+        ({"load_in_4bit": False}, None),
+    ],
+    "fbgemm_fp8": [({}, FP8)],
+    "mxfp4": [({}, {"weights": "mxfp4", "packed": "experts"})],
+}
+"""What each program's config.json says, and the packing by hand."""
+
+
+@pytest.mark.parametrize("method", SAID)
+def test_the_packing_of_each_method(method):
+    for said, packing in SAID[method]:
+        assert packing_of({"quantization_config": {"quant_method": method, **said}}) == packing, (
+            said
+        )

@@ -279,6 +279,25 @@ def test_streams_take_turns_where_memory_holds_one_of_them(budget: int, makespan
     assert (solution.makespan_ns, solution.proved) == (makespan, True)
 
 
+@pytest.mark.parametrize(("lengths", "moved_ns"), [((10, 100), 280), ((100, 10), 230)])
+@pytest.mark.parametrize("moved", [True, False])
+def test_the_other_stream_reads_a_tensor_when_it_is_back(lengths, moved_ns, moved) -> None:
+    """``w`` (60 B) is there at 10, and a copy below at 70. In 100 B the next op (50 ns, 60 B) runs
+    when its first user has ended, from 70 or from 110 on; 60 ns later ``w`` is back for the user on
+    the other stream, of which nobody knows that it ends before, and for the last op (10 ns).
+    """
+    b = GraphBuilder("both")
+    w = b.tensor("w", 60)
+    b.op("make", "op", outputs=[w], duration_ns=10)
+    for stream, length in zip(("compute", "aux"), lengths, strict=True):
+        b.op(f"on {stream}", "op", inputs=[w], duration_ns=length, stream=stream)
+    b.op("large", "op", duration_ns=50, workspace_bytes=60)
+    b.op("last", "op", inputs=[w], duration_ns=10)
+    solution = checked(b.build(), machine(), 100 if moved else 120)
+    at_once_ns = max(10 + lengths[0] + 50 + 10, 10 + lengths[1])
+    assert (solution.makespan_ns, solution.proved) == (moved_ns if moved else at_once_ns, True)
+
+
 def on_streams(graph: Graph, seed: int) -> Graph:
     """The ops on two or three streams."""
     draw = Random(f"streams/{seed}")

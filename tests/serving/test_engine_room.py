@@ -11,7 +11,14 @@ from hosim.cli.main import app
 from hosim.data.runtime import NONE, RUNTIME, Runtime, RuntimeFigure, as_data
 from hosim.errors import HardwareError, InfeasibleError, InputError
 from hosim.io.runtimes import load_runtime, runtime_named
-from hosim.serving import Iteration, ModelledIterations, cache_room, engine_limits
+from hosim.serving import (
+    Iteration,
+    ModelledIterations,
+    cache_blocks,
+    cache_room,
+    engine_limits,
+    weight_room,
+)
 from hosim.serving.requests import Request
 from hosim.shipped import find_hardware
 
@@ -57,6 +64,38 @@ def test_logs(log: str, blocks: int, question) -> None:
     room = asked(*question)
     assert room.blocks == pytest.approx(blocks, rel=0.1), log
     assert 0 < room.low_blocks <= room.blocks <= room.high_blocks
+
+
+def sized(capacity: int) -> ModelledIterations:
+    """GPT-2 on an H100 with so many bytes of memory, without a runtime."""
+    machine = hosim.load_hardware(find_hardware("h100"))
+    tiers = [
+        replace(tier, capacity_bytes=capacity) if tier.name == machine.device_tier else tier
+        for tier in machine.tiers
+    ]
+    return ModelledIterations({"model": "gpt2"}, replace(machine, tiers=tuple(tiers)))
+
+
+@pytest.mark.parametrize(("blocks", "tokens", "weights"), [(1, 16, 0), (37, 7, 10**9)])
+def test_a_cache_and_weights_share_the_memory_to_the_byte(blocks, tokens, weights) -> None:
+    """With room for so many blocks there are so many, and with a byte less one fewer."""
+    any_size = sized(10**11)
+    limits = engine_limits(any_size, None, None, tokens, False)
+    block = tokens * 2 * 12 * 768 * 2  # keys and values of 12 layers, 768 wide, of 2 bytes
+    working = any_size.working_bytes(limits.token_budget)
+    whole = weights + working + blocks * block
+    assert cache_blocks(sized(whole), limits, 1.0, weights) == blocks
+    assert cache_blocks(sized(2 * whole), limits, 0.5, weights) == blocks
+    if blocks > 1:
+        assert cache_blocks(sized(whole - 1), limits, 1.0, weights) == blocks - 1
+    else:
+        with pytest.raises(InfeasibleError, match="leave no room for a cache"):
+            cache_blocks(sized(whole - 1), limits, 1.0, weights)
+    beside = working + blocks * block
+    assert weight_room(sized(beside + 1), limits, 1.0, blocks) == 1
+    assert weight_room(sized(beside + weights + 1), limits, 1.0, blocks) == weights + 1
+    with pytest.raises(InfeasibleError):
+        weight_room(sized(beside), limits, 1.0, blocks)
 
 
 def test_collectives_whose_streams_are_recorded_take_room() -> None:

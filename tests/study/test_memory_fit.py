@@ -220,3 +220,25 @@ def test_what_cannot_be_asked_is_one_line(
     assert done.exit_code == 2
     assert said in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_config_and_a_length_are_asked_beside_the_workload() -> None:
+    """As a config.json, as parameters, and as a graph that was made of them."""
+
+    def found(workload: object, **beside: object) -> tuple[object, ...]:
+        answer = hosim.fits(workload, "t4", **beside)
+        return answer.peak_bytes, answer.largest, answer.by_module
+
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 96}
+    whole = {"model": config, "phase": "train", "batch": 2, "sequence": 64}
+    trained = {"batch": 2, "sequence": 64, "optimizer": "adamw"}
+    for workload in (config, {"model": config}, whole):
+        assert found(workload, **trained) == found(whole)
+    assert found(hosim.load({**whole, "batch": 1}), batch=2) == found(whole)
+    decode = {"model": config, "phase": "decode", "batch": 2}
+    longer = {**decode, "context": 96}
+    for workload in (decode, longer, hosim.load({**decode, "context": 32})):
+        assert found(workload, sequence=96) == found(longer)
+    assert found(longer) != found(decode, sequence=32)
+    with pytest.raises(InputError, match="context: is 96 in the workload and 32 beside it"):
+        found(longer, sequence=32)

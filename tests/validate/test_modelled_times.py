@@ -28,6 +28,7 @@ from hosim.validate import (
 )
 from hosim.validate.fits import ErrorSpread, Figure
 from hosim.validate.op_costs import (
+    ASSUMED,
     Efficiency,
     KernelScale,
     OpWork,
@@ -208,6 +209,10 @@ def test_where_an_efficiency_is_from(
 ) -> None:
     found = efficiency_of(kind, dtype, [fitted(*known)], base)
     assert (found.value, found.level) == expected
+
+
+def test_what_is_assumed_of_a_kind_is_a_share_of_the_peak() -> None:
+    assert all(0 < value < 1 and 0 < spread < 1 for value, spread in ASSUMED.values())
 
 
 RECORDED = ("h100_qwen1.5_0.5b", "h100_vgg13_training", "h100_bert_small", "h100_vit_falconsai")

@@ -109,6 +109,19 @@ def test_trivial_predictions_of_a_copy_that_blocks_and_of_ops_launched_before() 
     assert by_held_host(recording, order, waits(recording, order)) == (0, 10_000, 20_000, 42_000)
 
 
+def test_a_copy_whose_bytes_are_not_recorded_counts_without_bytes() -> None:
+    recording = of(
+        call("cudaMemcpyAsync", 0, 5, 1),
+        device_op(COPY, "Memcpy HtoD (Pinned -> Device)", 8, 7, 1, bytes=8),
+        call("cudaMemcpyAsync", 10, 5, 2),
+        device_op(COPY, "Memcpy HtoD (Pinned -> Device)", 20, 9, 2),
+    )
+    times, verdict = replay_and_judge(recording)
+    report = validation_to_dict(Validation("toy", "GPU", times, None, (), verdict))
+    copies = {key: report["copies"][key] for key in ("count", "bytes", "total_ns")}
+    assert copies == {"count": 2, "bytes": 8, "total_ns": 16_000}
+
+
 def test_errors_of_starts_in_every_way() -> None:
     """Kernels at 0, 20 and 50 of 10 us; predicted at 5, 25 and 60: gaps of 10 and 25 where 10 and
     20 were recorded.
