@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
+from math import inf
 
 from hosim.planner.hyperoffload.choice_passes import (
     Spread,
@@ -24,10 +25,8 @@ from hosim.planner.hyperoffload.sweep_cells import Weights
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
 from hosim.planner.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
 
-_SLOW = (0.7, 1.0, 0.4, 1.4)
-"""The factors of transfer times, in turn. Below 1: a step that transfers stretch has that much more
-time for them.
-"""
+_STEPS = (2.0, 1.4, 1.2)
+"""The factors by which transfer times grow or shrink from sweep to sweep, one after the other."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
 _SPARE = (1, 0, 2, 4)
@@ -40,31 +39,36 @@ moves, whose returns are then moved ahead. Judging a gap is a unit.
 """
 
 
-def swept(search: Search, planned: PlannedGraph, weights: Weights) -> bool:
-    """Offer what a sweep finds, with late and with early returns; says whether that is the best so
-    far. The same sweep is made once.
+def swept(search: Search, planned: PlannedGraph, weights: Weights) -> float:
+    """Offer what a sweep finds, with late and with early returns. The makespan of the faster one;
+    infinite if none fits. The same sweep is made once.
     """
-    if weights in planned.swept:
-        return False
-    planned.swept.append(weights)
-    return _sweep(search, planned, planned.problem, search.budget_bytes, weights)
+    if weights not in planned.swept:
+        planned.swept[weights] = _sweep(
+            search, planned, planned.problem, search.budget_bytes, weights
+        )
+    return planned.swept[weights]
 
 
 def _sweep(
     search: Search, planned: PlannedGraph, problem: Problem, budget_bytes: int, weights: Weights
-) -> bool:
-    before, selection = search.best, select(problem, budget_bytes, weights)
+) -> float:
+    selection = select(problem, budget_bytes, weights)
     search.work.done += selection.judged + _work_of_choices(problem, selection.choices)
     search.note_full(selection.full)
     planned.selection = planned.selection or selection
+    least_ns = inf
     for choices in (
         selection.choices,
         advance(planned.problem, selection.choices, search.budget_bytes),
     ):
-        search.offer(Found(planned.evaluate(choices), planned, SELECTION, selection))
+        found = Found(planned.evaluate(choices), planned, SELECTION, selection)
+        search.offer(found)
+        if not found.outcome.cost.infeasible:
+            least_ns = min(least_ns, found.outcome.cost.makespan_ns)
         if search.done:
             break
-    return search.best is not before
+    return least_ns
 
 
 def _work_of_choices(problem: Problem, choices: Choices) -> int:
@@ -72,23 +76,39 @@ def _work_of_choices(problem: Problem, choices: Choices) -> int:
 
 
 def sweeping(placement: Placement | None = None) -> Arm:
-    """Sweeps on the unhindered step: stretched until transfers fit in it, and for other stretches
-    and rules for the tiers below.
+    """Sweeps on the step stretched until transfers fit in it and on the unhindered one, from there
+    with longer and shorter transfer times, and with rules for the tiers below.
     """
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
-        swept(search, planned, stretched(planned, placement))
-        yield
-        several, stretch = len(planned.problem.below) > 1, stretched(planned).slow
-        rules = [Placement(rule) for rule in (BALANCED, NEAREST, BY_KIND) if several]
-        for slow, rule in product(_SLOW, (None, *rules) if placement is None else (placement,)):
-            if placement is None and rule is not None:
-                search.tried.append(f"placement {rule.rule}")
-            for step in (1.0, stretch):
-                swept(search, planned, Weights(placement=rule, slow=slow * step))
+        begin = stretched(planned, placement)
+        yield from _climbing(search, planned, begin)
+        if begin.slow != 1:
+            yield from _climbing(search, planned, replace(begin, slow=1.0))
+        if placement is None and len(planned.problem.below) > 1:
+            best = min(planned.swept, key=lambda weights: planned.swept[weights])
+            for name in (BALANCED, NEAREST, BY_KIND):
+                search.tried.append(f"placement {name}")
+                swept(search, planned, replace(best, placement=Placement(name)))
                 yield
 
     return steps
+
+
+def _climbing(search: Search, planned: PlannedGraph, weights: Weights) -> Iterator[None]:
+    """Sweeps with longer and with shorter transfer times for as long as that is faster."""
+    best_ns = swept(search, planned, weights)
+    yield
+    for step in _STEPS:
+        for factor in (step, 1 / step):
+            better = True
+            while better:
+                changed = replace(weights, slow=weights.slow * factor)
+                found_ns = swept(search, planned, changed)
+                better = found_ns < best_ns
+                if better:
+                    weights, best_ns = changed, found_ns
+                yield
 
 
 def stretched(planned: PlannedGraph, placement: Placement | None = None) -> Weights:
@@ -118,7 +138,9 @@ def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
         problem = analyse(
             planned.problem.graph, search.hardware, planned.evaluate.times(search.best.outcome)
         )
-        better = _sweep(search, planned, problem, search.budget_bytes, Weights(slow=slow))
+        before = search.best
+        _sweep(search, planned, problem, search.budget_bytes, Weights(slow=slow))
+        better = search.best is not before
         yield
         if not better and slow < 1:
             return
