@@ -14,11 +14,19 @@ from toys import hill, layers, machine, plateau, two_tiers
 from hosim.analysis import static_peak
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import Plan
-from hosim.engine import replay
+from hosim.engine import replay, verdict
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
-from hosim.planner.hyperoffload import Found, PlannedGraph, Search, search, stretched, swept
+from hosim.planner.hyperoffload import (
+    Found,
+    PlannedGraph,
+    Search,
+    search,
+    stretched,
+    sweeping,
+    swept,
+)
 from hosim.planner.hyperoffload.tensor_choices import TensorChoice
 from hosim.planner.rewrites import rewriting
 from hosim.policies import policy_named
@@ -229,6 +237,22 @@ def test_what_the_first_variant_gains_promises_nothing_of_the_others() -> None:
     search(case.graph, case.hardware, case.budget_bytes, arms=[variants])
     assert taken[0] == 244
     assert len(taken) < 12
+
+
+@pytest.mark.parametrize("number", [2, 4, 6])
+def test_sweeps_go_to_where_no_other_transfer_times_are_faster(number: int) -> None:
+    """Twice and half of them, and a fifth more and less, were tried beside the best."""
+    case = instance(number, 31)
+    run = Search(case.graph, case.hardware, case.budget_bytes, "hyperoffload", 0, verdict)
+    for _ in sweeping()(run, run.plain):
+        pass
+    taken = {of.slow: takes_ns for of, takes_ns in run.plain.swept if of.placement is None}
+    first, best = stretched(run.plain).slow, min(taken, key=lambda slow: taken[slow])
+    assert taken[best] < taken[first]
+    assert best != pytest.approx(first)
+    for factor in (1.2, 1 / 1.2):
+        assert any([slow == pytest.approx(best * factor) for slow in taken])
+    assert any([slow == pytest.approx(first * 2) for slow in taken])
 
 
 # -- what is returned

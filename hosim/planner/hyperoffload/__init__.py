@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.hyperoffload.arms import spreading, stretched, swept
+    from hosim.planner.hyperoffload.arms import spreading, stretched, sweeping, swept
     from hosim.planner.hyperoffload.gap_figures import GapFigures, gap_figures
     from hosim.planner.hyperoffload.judged_gaps import (
         STARTS_BELOW,
@@ -37,7 +37,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "arms": "spreading stretched swept",
+            "arms": "spreading stretched sweeping swept",
             "gap_figures": "GapFigures gap_figures",
             "judged_gaps": "GapScore JudgedGap STARTS_BELOW judged_gaps",
             "judgement": "EVERYTHING Judgement LOCAL_SEARCH RIVAL SELECTION",
@@ -55,6 +55,6 @@ __all__ = [
     "EVERYTHING", "LOCAL_SEARCH", "RIVAL", "SELECTION", "STARTS_BELOW", "Arm", "Found",
     "GapFigures", "GapScore", "JudgedGap", "Judgement", "PlannedGraph", "Search", "Selection",
     "Weights", "gap_figures", "judged_gaps", "least_traffic", "nearer_tiers", "plan", "search",
-    "select", "soonest_end_ns", "spreading", "stretched", "swept", "uses_gap", "with_least_traffic",
-    "without_unneeded",
+    "select", "soonest_end_ns", "spreading", "stretched", "sweeping", "swept", "uses_gap",
+    "with_least_traffic", "without_unneeded",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import inf
+from operator import itemgetter
 
 from hosim.planner.hyperoffload.choice_passes import (
     Spread,
@@ -43,11 +44,12 @@ def swept(search: Search, planned: PlannedGraph, weights: Weights) -> float:
     """Offer what a sweep finds, with late and with early returns. The makespan of the faster one;
     infinite if none fits. The same sweep is made once.
     """
-    if weights not in planned.swept:
-        planned.swept[weights] = _sweep(
-            search, planned, planned.problem, search.budget_bytes, weights
-        )
-    return planned.swept[weights]
+    for known, known_ns in planned.swept:
+        if known == weights:
+            return known_ns
+    least_ns = _sweep(search, planned, planned.problem, search.budget_bytes, weights)
+    planned.swept.append((weights, least_ns))
+    return least_ns
 
 
 def _sweep(
@@ -86,7 +88,7 @@ def sweeping(placement: Placement | None = None) -> Arm:
         if begin.slow != 1:
             yield from _climbing(search, planned, replace(begin, slow=1.0))
         if placement is None and len(planned.problem.below) > 1:
-            best = min(planned.swept, key=lambda weights: planned.swept[weights])
+            best, _ = min(planned.swept, key=itemgetter(1))
             for name in (BALANCED, NEAREST, BY_KIND):
                 search.tried.append(f"placement {name}")
                 swept(search, planned, replace(best, placement=Placement(name)))

@@ -93,8 +93,8 @@ class PlannedGraph:
     def __init__(self, problem: Problem, evaluate: Evaluator, edits: Edits | None = None) -> None:
         self.problem, self.evaluate, self.edits = problem, evaluate, edits
         evaluate.work.done += _OF_A_PASS * (len(problem.graph.ops) + len(problem.gaps))
-        self.swept: dict[Weights, float] = {}
-        """The makespan of the plan of each of its sweeps, by their weights."""
+        self.swept: list[tuple[Weights, float]] = []
+        """The weights of its sweeps, and the makespans of their plans."""
         self.spread = False
         """Whether even spreads were tried."""
         self.selection: Selection | None = None
