@@ -4,6 +4,7 @@ device.
 
 from collections import Counter
 from functools import cache
+from math import prod
 
 import pytest
 
@@ -259,7 +260,9 @@ def sizes_of_transformers(kind, config):
 
 
 def sizes_of_builder(kind, config, **run):
-    """The elements of each parameter of the graph of a config."""
+    """The elements of each parameter of the graph of a config, whose products have the FLOP of their
+    sizes.
+    """
     graph = hosim.load(
         {
             "model": {"model_type": kind, **config, "dtype": "bfloat16"},
@@ -268,6 +271,7 @@ def sizes_of_builder(kind, config, **run):
             **run,
         }
     )
+    assert all(op.flops == 2 * prod(op.sizes) for op in graph.ops if op.kernel == "gemm"), kind
     found = Counter()
     for tensor in graph.tensors:
         if tensor.kind in ("parameter", "expert") and not (

@@ -77,6 +77,14 @@ def test_parameters_are_the_same_for_every_number_of_tokens(kind):
     assert few == many
 
 
+def test_a_product_of_groups_of_heads_has_as_many_rows_for_each():
+    config = drawn("deepseek_v4", random.Random("deepseek_v4 0")) | {"o_groups": 2}
+    sizes_of_builder("deepseek_v4", config)  # it compares FLOP and sizes
+    graph = hosim.load({"model": {**config, "model_type": "deepseek_v4"}, "sequence": 64})
+    rows = {op.sizes[0] for op in graph.ops if op.name.endswith("o_a_proj")}
+    assert rows == {2 * 64}
+
+
 NO_DEFAULT = (
     "deepseek_v2",
     "dots1",

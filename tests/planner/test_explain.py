@@ -368,6 +368,25 @@ def test_a_rivals_plan_says_whose_it_is() -> None:
     assert {one.reason for one in found.lines} == {verdicts.UNJUDGED_MOVED, verdicts.UNJUDGED_KEPT}
 
 
+def test_what_was_tried_is_named_or_counted() -> None:
+    """All of up to four other policies, else the first three; rules and settings are counted."""
+    made = insert(
+        analyse(hill(4), machine()), {0: TensorChoice("ddr", HOME, {1: 5})}, "hyperoffload"
+    )
+    names = ("alpha", "beta", "gamma", "delta", "omega")
+
+    def said(*tried: str) -> str:
+        judgement = Judgement(RIVAL, {}, rival="layerwise", tried=tried)
+        origin = explain(replace(made, judgement=judgement), machine(), 30).origin
+        return facts(origin.partition("layerwise")[2], *names)
+
+    assert said("alpha") == "alpha"
+    assert said(*names[:3]) == "alpha, beta, gamma"
+    assert said(*names[:4]) == "alpha, beta, gamma, delta"
+    assert said(*names) == "alpha, beta, gamma, 2"
+    assert said("placement a", "alpha", "placement b", "alpha: x=1") == "2, alpha, 1"
+
+
 def test_everything_moves_where_no_selection_fits() -> None:
     problem = analyse(hill(4), machine())
     choices = everything(problem)

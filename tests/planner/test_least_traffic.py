@@ -88,6 +88,12 @@ def test_tiers_are_filled_from_the_nearest_on_large_tensors_first():
         problem, {t: TensorChoice("nvme", BELOW, {-1: t - 1}) for t in range(4)}, 0.5
     )
     assert [part[t].below for t in range(4)] == ["nvme", "nvme", "ddr", "nvme"]
+    # what lies there already takes its room
+    tiers = ["ddr", "nvme", "nvme", "nvme"]
+    found = nearer_tiers(
+        problem, {t: TensorChoice(tiers[t], BELOW, {-1: t - 1}) for t in range(4)}, 1.0
+    )
+    assert [found[t].below for t in range(4)] == ["ddr", "nvme", "ddr", "nvme"]
 
 
 @given(st.data())

@@ -2,6 +2,7 @@
 choice of processors.
 """
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -71,6 +72,21 @@ def test_bounds_by_hand(room, given, least) -> None:
         graph, op_durations(graph, hardware), hardware, homes_below(graph, hardware)
     )
     assert found == least
+
+
+def test_what_goes_down_takes_the_time_of_its_own_channel() -> None:
+    """Two tensors of 20 bytes go down at half a byte a nanosecond: 80 ns, where the second could
+    be computed on the CPU at 20 + 40 + 5.
+    """
+    b, hardware = GraphBuilder("down"), machine(200)
+    for k in range(2):
+        b.op(f"a{k}", "any", outputs=[b.tensor(f"h{k}", 20)], duration_ns=10)
+    for k in range(2):
+        b.op(f"e{k}", "any", inputs=[f"h{k}"], duration_ns=5, processor="ddr", stream="ddr")
+    up, down = hardware.channels
+    hardware = replace(hardware, channels=(up, replace(down, bandwidth_bytes_per_s=10**9 // 2)))
+    graph = b.build()
+    assert lower_bound_ns(graph, op_durations(graph, hardware), hardware, {}) == 80
 
 
 def test_shares_by_hand() -> None:

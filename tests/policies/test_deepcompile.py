@@ -60,3 +60,23 @@ def test_a_backward_pass_that_no_name_tells_is_refused() -> None:
     b.op("f", "m", outputs=["g"], duration_ns=1)
     with pytest.raises(InputError, match="unnamed"):
         policy_named("deepcompile").plan(b.build(), MACHINE, 100)
+
+
+@pytest.mark.parametrize(("workspace", "after"), [(0, 5), (100, 7)])
+def test_a_copy_goes_back_by_as_many_ops_as_hide_it(workspace: int, after: int) -> None:
+    """20 B take 20 ns, which two ops hide before the fifth, which reads them. Where the backward
+    pass with everything resident takes 120 B, there are no peaks by which a copy could go back.
+    """
+    b = GraphBuilder("long")
+    b.op("f0", "m", outputs=[b.tensor("a", 20)], duration_ns=10)
+    b.op("f1", "m", inputs=["a"], duration_ns=10)
+    b.op("f2", "m", duration_ns=30)
+    b.op("f3", "m", duration_ns=30, workspace_bytes=100)
+    for i in range(5):
+        reads = ["a"] if i == 4 else []
+        held = workspace if i == 0 else 0
+        b.op(f"backward.{i}", "m", inputs=reads, duration_ns=10, workspace_bytes=held)
+    asked = {"margin": 0.0, "smallest": 1}
+    plan = policy_named("deepcompile").plan(b.build(), MACHINE, 110, **asked)
+    found = [(c.op, c.after) for c in plan.cache_ops]
+    assert found == [("store", 1), ("detach", 1), ("prefetch", after)]

@@ -236,18 +236,21 @@ def test_rows_and_sums_of_stalls() -> None:
         ("capacity", 9, None),
         ("transfer", 3, "h2d"),
         ("transfer", 7, "d2h"),
+        ("runtime", 1, "d2h"),
     ]
     listed = [
         ExplainedStall("s", "op", cause, 10, 10 + ns, "", channel=channel)
         for cause, ns, channel in waits
     ]
-    assert list(
-        Blame("by hand", replay(Plan(chain(1)), MACHINE), listed, (), False).by_cause.items()
-    ) == [
+    found = Blame("by hand", replay(Plan(chain(1)), MACHINE), listed, (), False)
+    assert list(found.by_cause.items()) == [
         (("capacity", ""), 9),
         (("transfer", "h2d"), 8),
         (("transfer", "d2h"), 7),
+        (("runtime", "d2h"), 1),
     ]
+    said = facts(str(found).partition("wait")[2], "capacity", "transfer", "runtime", "h2d", "d2h")
+    assert said == "25 ns, 9 ns, capacity, 8 ns, h2d, 7 ns, d2h, 1 ns, runtime, d2h"
 
 
 def test_an_op_that_the_runtime_looks_at() -> None:
