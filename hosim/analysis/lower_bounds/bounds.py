@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from itertools import accumulate, product
 from math import prod
 
@@ -121,7 +121,6 @@ def _followed(graph: Graph, durations: Sequence[int], first: int, then: int) -> 
             after[p].append(i)
     left = [len(waited) for waited in before]
     ready = [i for i, count in enumerate(left) if not count]
-    heapify(ready)
     place: dict[int, int] = {}
     while ready:
         i = heappop(ready)

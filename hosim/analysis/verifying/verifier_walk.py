@@ -213,7 +213,6 @@ class _VerifierWalk:
         for t in written:
             followed.update(self.readers[t])
             followed.update(self.copied.pop(t, ()))
-        followed.discard(AT_START)
         self.clocks.advance(followed)
         for t in read:
             self.readers[t].append(i)
