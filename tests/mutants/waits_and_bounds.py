@@ -115,7 +115,7 @@ ERRORS = (
     Error("devices/on_cuda.py", "torch_gpu.used_on(value, self._caller)", "pass"),
     # bounds of copies and budgets
     Error(
-        "tiers/host_bytes.py",
+        "tiers/file_tier.py",
         "place.bytes.numel() >= stop else",
         "place.bytes.numel() > stop else",
     ),

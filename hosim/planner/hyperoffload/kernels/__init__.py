@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         AT_HOME,
         AWAY,
         BELOW_IN,
-        FIELDS,
         LEAVE,
         RETURN,
         SAVE,
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
         TIER,
         TURN,
         UNSET,
-        WHOLE,
         WITH_COPY,
         LoweredChoices,
     )
@@ -46,8 +44,8 @@ else:
         __name__,
         {
             "_forms": "form_of",
-            "lowered_choices": "AT_HOME AWAY BELOW_IN FIELDS LEAVE RETURN SAVE SAVE_TURN START "
-            "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WHOLE WITH_COPY "
+            "lowered_choices": "AT_HOME AWAY BELOW_IN LEAVE RETURN SAVE SAVE_TURN START "
+            "STARTS_BELOW STAYS STORE STORE_TURN TIER TURN UNSET WITH_COPY "
             "LoweredChoices",
             "gap_judging": "BEST LOOKED NO_RETURN PARTS PRESENT SHARE STALL_WEIGHT",
             "gap_sweep": "GapSweep",
@@ -59,8 +57,8 @@ else:
     )
 
 __all__ = [
-    "AT_HOME", "AWAY", "BELOW_IN", "BEST", "FIELDS", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
+    "AT_HOME", "AWAY", "BELOW_IN", "BEST", "LEAVE", "LOOKED", "NO_RETURN", "PARTS", "PRESENT",
     "RETURN", "SAVE", "SAVE_TURN", "SHARE", "SHARES", "STALL_WEIGHT", "START",
-    "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TURN", "UNSET", "WHOLE", "WITH_COPY",
+    "STARTS_BELOW", "STAYS", "STORE", "STORE_TURN", "TIER", "TURN", "UNSET", "WITH_COPY",
     "ChoiceSearch", "GapSweep", "LoweredChoices", "RerunWalk", "ReturnsAhead", "form_of",
 ]  # fmt: skip

@@ -22,7 +22,6 @@ from hosim.planner.hyperoffload.kernels import (
     AT_HOME,
     AWAY,
     BELOW_IN,
-    FIELDS,
     LEAVE,
     RETURN,
     SAVE,
@@ -34,7 +33,6 @@ from hosim.planner.hyperoffload.kernels import (
     TIER,
     TURN,
     UNSET,
-    WHOLE,
     WITH_COPY,
     LoweredChoices,
     form_of,
@@ -49,6 +47,10 @@ from hosim.planner.hyperoffload.tensor_choices.choices import (
 )
 from hosim.planner.hyperoffload.tensor_choices.gap_columns import TensorColumns
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
+
+_OF_A_SLOT = (AWAY, RETURN, STORED, LEAVE, TURN, STORE_TURN, TIER)
+_OF_A_TENSOR = (START, BELOW_IN, SAVE, SAVE_TURN)
+"""The cells of a slot, and of a tensor, in order."""
 
 _STARTS = {HOME: AT_HOME, COPY: WITH_COPY, BELOW: STARTS_BELOW}
 _NAMES = {number: name for name, number in _STARTS.items()}
@@ -133,13 +135,16 @@ class ChoiceCoding:
     def _fields(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Cells as a row for each field of slots, and for each of tensors."""
         by_slot, by_tensor = np.split(
-            values[: FIELDS * self._slots + WHOLE * self._tensors], [FIELDS * self._slots]
+            values[: len(_OF_A_SLOT) * self._slots + len(_OF_A_TENSOR) * self._tensors],
+            [len(_OF_A_SLOT) * self._slots],
         )
-        return by_slot.reshape(FIELDS, self._slots), by_tensor.reshape(WHOLE, self._tensors)
+        return by_slot.reshape(len(_OF_A_SLOT), self._slots), by_tensor.reshape(
+            len(_OF_A_TENSOR), self._tensors
+        )
 
     def write(self, cells: Cells, choices: Choices) -> None:
         """Let cells say these choices."""
-        values = np.full(FIELDS * self._slots + WHOLE * self._tensors, UNSET)
+        values = np.full(len(_OF_A_SLOT) * self._slots + len(_OF_A_TENSOR) * self._tensors, UNSET)
         by_slot, by_tensor = self._fields(values)
         by_slot[AWAY], by_tensor[START] = 0, STAYS
         chosen, of = [*choices], [*choices.values()]
@@ -175,7 +180,7 @@ class ChoiceCoding:
         by_slot, by_tensor = self._fields(np.asarray(cells))
         given: list[dict[int, dict[int, int]]] = []
         tensor, after = self._columns.tensor, np.asarray(self._columns.cells["slot_after"])
-        for field in range(FIELDS):
+        for field in _OF_A_SLOT:
             given.append({})
             (slots,) = np.nonzero(by_slot[field] != (0 if field == AWAY else UNSET))
             said = by_slot[field, slots]
@@ -187,8 +192,7 @@ class ChoiceCoding:
         for t in np.flatnonzero(by_tensor[START] != STAYS).tolist():
             start, below, save, turn = by_tensor[:, t].tolist()
             away, back, stores, leaves, turns, store_turns, tiers = (
-                given[field].get(t, {})
-                for field in (AWAY, RETURN, STORED, LEAVE, TURN, STORE_TURN, TIER)
+                given[field].get(t, {}) for field in _OF_A_SLOT
             )
             found[t] = TensorChoice(
                 self._tiers[below],
