@@ -47,15 +47,13 @@ def swept(search: Search, planned: PlannedGraph, weights: Weights) -> float:
     for known, known_ns in planned.swept:
         if known == weights:
             return known_ns
-    least_ns = _sweep(search, planned, planned.problem, search.budget_bytes, weights)
+    least_ns = _sweep(search, planned, planned.problem, weights)
     planned.swept.append((weights, least_ns))
     return least_ns
 
 
-def _sweep(
-    search: Search, planned: PlannedGraph, problem: Problem, budget_bytes: int, weights: Weights
-) -> float:
-    selection = select(problem, budget_bytes, weights)
+def _sweep(search: Search, planned: PlannedGraph, problem: Problem, weights: Weights) -> float:
+    selection = select(problem, search.budget_bytes, weights)
     search.work.done += selection.judged + _work_of_choices(problem, selection.choices)
     search.note_full(selection.full)
     planned.selection = planned.selection or selection
@@ -103,14 +101,13 @@ def _climbing(search: Search, planned: PlannedGraph, weights: Weights) -> Iterat
     yield
     for step in _STEPS:
         for factor in (step, 1 / step):
-            better = True
-            while better:
+            while True:
                 changed = replace(weights, slow=weights.slow * factor)
                 found_ns = swept(search, planned, changed)
-                better = found_ns < best_ns
-                if better:
-                    weights, best_ns = changed, found_ns
                 yield
+                if found_ns >= best_ns:
+                    break
+                weights, best_ns = changed, found_ns
 
 
 def stretched(planned: PlannedGraph, placement: Placement | None = None) -> Weights:
@@ -141,7 +138,7 @@ def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
             planned.problem.graph, search.hardware, planned.evaluate.times(search.best.outcome)
         )
         before = search.best
-        _sweep(search, planned, problem, search.budget_bytes, Weights(slow=slow))
+        _sweep(search, planned, problem, Weights(slow=slow))
         better = search.best is not before
         yield
         if not better and slow < 1:
@@ -156,15 +153,11 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
     if planned.spread:
         return
     planned.spread = True
-    problem, budget, usual = (
-        planned.problem,
-        search.budget_bytes,
-        usual_bytes(planned.problem),
-    )
+    problem, budget = planned.problem, search.budget_bytes
+    usual = usual_bytes(problem)
     some = sorted({1, len(problem.below)})
-    ways: list[tuple[Spread, bool, int, Sequence[int]]] = [
-        (evenly, written, tiers, _SPARE) for tiers, written in product(some, (False, True))
-    ]
+    ways: list[tuple[Spread, bool, int, Sequence[int]]]
+    ways = [(evenly, written, tiers, _SPARE) for tiers, written in product(some, (False, True))]
     ways += [
         (spread, False, tiers, _SPARE[:2])
         for tiers, spread in product(some, (in_time, hardly_late))

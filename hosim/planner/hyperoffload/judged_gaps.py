@@ -12,9 +12,9 @@ from typing import NamedTuple
 from hosim.analysis import Gap
 from hosim.cache_plan import AT_START
 from hosim.planner.hyperoffload.kernels import BEST, LOOKED, PARTS
-from hosim.planner.hyperoffload.selection import STARTS, PlainSweep, Selection, uses_gap
+from hosim.planner.hyperoffload.selection import PlainSweep, Selection, uses_gap
 from hosim.planner.hyperoffload.sweep_cells import SweepArrays
-from hosim.planner.hyperoffload.tensor_choices import Problem
+from hosim.planner.hyperoffload.tensor_choices import STARTS, Problem
 from hosim.planner.schedule.tiers_below import LowerTier
 
 BEST_SCORE, STARTS_BELOW = "best_score", "starts_below"

@@ -170,7 +170,8 @@ class _Arm(ABC):
     def __init__(self, search: Search) -> None:
         self.search = search
         self._gained, self._spent = search.hoped, float(search.block)
-        self._kept, self._promised, self._begins = 1.0, 1.0, False
+        self._kept = self._promised = 1.0
+        self._begins = False
         self._said: Promise | None = None
 
     @property
@@ -210,16 +211,12 @@ class _Arm(ABC):
         if before is None or begins:  # that does not show what more of it gains
             return more
         if said is None:
-            self._gained, self._spent = (
-                self._gained * _FORGET + gained,
-                self._spent * _FORGET + self.search.work.done - begun,
-            )
+            self._gained = self._gained * _FORGET + gained
+            self._spent = self._spent * _FORGET + self.search.work.done - begun
         elif not before.outcome.cost.infeasible:
             hoped = max(_SHARE, 1 - said / max(1, before.outcome.cost.makespan_ns))
-            self._kept, self._promised = (
-                self._kept * _FORGET + min(1.0, gained / hoped),
-                self._promised * _FORGET + 1,
-            )
+            self._kept = self._kept * _FORGET + min(1.0, gained / hoped)
+            self._promised = self._promised * _FORGET + 1
         return more
 
     @abstractmethod
@@ -229,13 +226,14 @@ class _Arm(ABC):
 
 class _Bringing(_Arm):
     """An arm that brings plans of its own; what it says about its next step is what that promises,
-    as far as it lately kept what it said. If not ``bound`` they are for other graphs: the first one is compared with the first
-    plan for the graph as it is, which anything may beat.
+    as far as it lately kept what it said. If not ``bound`` they are for other graphs: the first one
+    is compared with the first plan for the graph as it is, which anything may beat.
     """
 
     def __init__(self, search: Search, arm: Arm, planned: PlannedGraph, bound: bool = True) -> None:
         super().__init__(search)
-        self._planned, self._bound, self._begins = planned, bound, not bound
+        self._planned, self._bound = planned, bound
+        self._begins = not bound
         self._steps = arm(search, planned)
 
     @property
@@ -390,9 +388,8 @@ class Search:
         simulator = planned.simulated(found.outcome)
         if not choices or not simulator.covers(choices):
             return found
-        tidy = without_unneeded(
-            simulator, choices, _TIDIED * self.block, self.work, self.nearer, faster
-        )
+        most = _TIDIED * self.block
+        tidy = without_unneeded(simulator, choices, most, self.work, self.nearer, faster)
         outcome = planned.evaluate(tidy)
         gained_ns = found.outcome.cost.makespan_ns - outcome.cost.makespan_ns
         if tidy == choices or outcome.cost > found.outcome.cost or (gained_ns and not faster):
@@ -473,9 +470,9 @@ class Search:
         ]
         if any([member.found.outcome.cost <= found.outcome.cost for member in alike]):
             return
+        kept = [member for member in self.pool if member not in alike]
         self.pool = sorted(
-            [*[member for member in self.pool if member not in alike], _Pooled(self, found)],
-            key=lambda member: member.found.outcome.cost,
+            [*kept, _Pooled(self, found)], key=lambda member: member.found.outcome.cost
         )[:_POOL]
 
     @property

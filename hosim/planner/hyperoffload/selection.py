@@ -30,29 +30,22 @@ import numpy as np
 from hosim.analysis import Gap
 from hosim.engine.cells import Cells
 from hosim.planner.hyperoffload.kernels import (
-    AT_HOME,
     NO_RETURN,
     PARTS,
     PRESENT,
-    STARTS_BELOW,
-    WITH_COPY,
     GapSweep,
     form_of,
 )
 from hosim.planner.hyperoffload.sweep_cells import SweepArrays, Weights
 from hosim.planner.hyperoffload.tensor_choices import (
     BELOW,
-    COPY,
-    HOME,
+    STARTS,
     Choices,
     Problem,
     TensorChoice,
     TensorColumns,
     least_size_that_counts,
 )
-
-STARTS = {AT_HOME: HOME, WITH_COPY: COPY, STARTS_BELOW: BELOW}
-"""Where a tensor starts, by the number that the sweep has for it."""
 
 # -- described cost
 # --------------------------------------------------------------------------------------------------

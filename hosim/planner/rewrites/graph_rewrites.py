@@ -132,9 +132,8 @@ class Variants:
         return self._known[drops]
 
     def _weighed(self, drops: frozenset[Drop]) -> Variant:
-        again, held_bytes, ran = self.problem.graph.derived(
-            Reruns, self.problem.hardware.device_tier
-        )(drops)
+        reruns = self.problem.graph.derived(Reruns, self.problem.hardware.device_tier)
+        again, held_bytes, ran = reruns(drops)
         above = np.maximum(held_bytes - self.budget, 0)
         durations = self._durations[ran]
         return Variant(
@@ -205,7 +204,8 @@ class Variants:
         """``best`` with groups of candidates that are alike added or taken away, whole and then by
         halves, while less time is expected.
         """
-        looks, whole = _LOOKS, self._groups
+        looks = _LOOKS
+        whole = self._groups
         halves = [
             half
             for group in whole
@@ -240,10 +240,11 @@ class Variants:
         for candidate in self.recomputable:
             t = candidate.gap.tensor
             users = graph.users[t]
+            kinds = tuple([graph.ops[i].kind for i in users])
             key = (
                 graph.tensors[t].size_bytes,
                 graph.tensors[t].kind,
-                tuple([graph.ops[i].kind for i in users]),
+                kinds,
                 self.problem.durations[users[0]],
                 len(candidate.drops),
             )

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         Judge,
         PlanCost,
         WorkDone,
-        moved_bytes,
         of_all_devices,
         of_another,
         plan_cost,
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     )
     from hosim.planner.hyperoffload.tensor_choices.gap_columns import TensorColumns
     from hosim.planner.hyperoffload.tensor_choices.lowering import (
+        STARTS,
         ChoiceCoding,
         SlotColumns,
         insert,
@@ -54,18 +54,18 @@ else:
             "channel_reservations": "least_size_that_counts left_rates timelines",
             "choices": "BELOW COPY Choices HOME TensorChoice everything",
             "choices_of_plan": "choices_of",
-            "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone moved_bytes "
+            "evaluation": "Evaluation Evaluator Judge PlanCost WorkDone "
             "of_all_devices of_another plan_cost work_of",
             "gap_columns": "TensorColumns",
-            "lowering": "ChoiceCoding SlotColumns insert lowering_cells",
+            "lowering": "ChoiceCoding STARTS SlotColumns insert lowering_cells",
             "problem": "Problem analyse check_floor unhindered with_gaps_between_neighbours",
         },
     )
 
 __all__ = [
-    "BELOW", "COPY", "HOME", "ChoiceCoding", "Choices", "Evaluation", "Evaluator", "Judge",
+    "BELOW", "COPY", "HOME", "STARTS", "ChoiceCoding", "Choices", "Evaluation", "Evaluator", "Judge",
     "PlanCost", "Problem", "SlotColumns", "TensorChoice", "TensorColumns", "WorkDone", "analyse",
     "check_floor", "choices_of", "everything", "insert", "least_size_that_counts", "left_rates",
-    "lowering_cells", "moved_bytes", "of_all_devices", "of_another", "plan_cost", "timelines",
+    "lowering_cells", "of_all_devices", "of_another", "plan_cost", "timelines",
     "unhindered", "with_gaps_between_neighbours", "work_of",
 ]  # fmt: skip

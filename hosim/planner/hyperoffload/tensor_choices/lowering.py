@@ -52,8 +52,9 @@ _OF_A_SLOT = (AWAY, RETURN, STORED, LEAVE, TURN, STORE_TURN, TIER)
 _OF_A_TENSOR = (START, BELOW_IN, SAVE, SAVE_TURN)
 """The cells of a slot, and of a tensor, in order."""
 
-_STARTS = {HOME: AT_HOME, COPY: WITH_COPY, BELOW: STARTS_BELOW}
-_NAMES = {number: name for name, number in _STARTS.items()}
+STARTS = {AT_HOME: HOME, WITH_COPY: COPY, STARTS_BELOW: BELOW}
+"""How a tensor starts, by the number that the kernels have for it."""
+_NUMBERS = {start: number for number, start in STARTS.items()}
 
 
 class SlotColumns:
@@ -131,24 +132,24 @@ class ChoiceCoding:
         self._tiers = [tier.name for tier in problem.hardware.tiers]
         self._ops, self._tensors = len(problem.graph.ops), len(problem.graph.tensors)
         self._slots = len(self._columns.tensor)
+        self._of_slots = len(_OF_A_SLOT) * self._slots
+        self._count = self._of_slots + len(_OF_A_TENSOR) * self._tensors
 
     def _fields(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Cells as a row for each field of slots, and for each of tensors."""
-        by_slot, by_tensor = np.split(
-            values[: len(_OF_A_SLOT) * self._slots + len(_OF_A_TENSOR) * self._tensors],
-            [len(_OF_A_SLOT) * self._slots],
-        )
-        return by_slot.reshape(len(_OF_A_SLOT), self._slots), by_tensor.reshape(
-            len(_OF_A_TENSOR), self._tensors
+        by_slot, by_tensor = np.split(values[: self._count], [self._of_slots])
+        return (
+            by_slot.reshape(len(_OF_A_SLOT), self._slots),
+            by_tensor.reshape(len(_OF_A_TENSOR), self._tensors),
         )
 
     def write(self, cells: Cells, choices: Choices) -> None:
         """Let cells say these choices."""
-        values = np.full(len(_OF_A_SLOT) * self._slots + len(_OF_A_TENSOR) * self._tensors, UNSET)
+        values = np.full(self._count, UNSET)
         by_slot, by_tensor = self._fields(values)
         by_slot[AWAY], by_tensor[START] = 0, STAYS
         chosen, of = [*choices], [*choices.values()]
-        by_tensor[START, chosen] = [_STARTS[choice.start] for choice in of]
+        by_tensor[START, chosen] = [_NUMBERS[choice.start] for choice in of]
         by_tensor[BELOW_IN, chosen] = [self._tier[choice.below] for choice in of]
         stores, turns = [choice.stores for choice in of], [choice.store_turns for choice in of]
         by_tensor[SAVE, chosen] = [each.get(self._ops, UNSET) for each in stores]
@@ -196,7 +197,7 @@ class ChoiceCoding:
             )
             found[t] = TensorChoice(
                 self._tiers[below],
-                _NAMES[start],
+                STARTS[start],
                 {after: back.get(after) for after in away},
                 stores | ({self._ops: save} if save != UNSET else {}),
                 {after: self._tiers[tier] for after, tier in tiers.items()},
