@@ -235,11 +235,9 @@ def _shown(option: Option) -> Any:
     given |= {} if option.shows_default else {"show_default": False}
     if option.argument:
         return typer.Argument(**given)
-    return (
-        written(*_flags(option), says=option.help, endings=option.endings)
-        if option.endings is not None
-        else typer.Option(*_flags(option), min=option.least, max=option.most, **given)
-    )
+    if option.endings is not None:
+        return written(*_flags(option), says=option.help, endings=option.endings)
+    return typer.Option(*_flags(option), min=option.least, max=option.most, **given)
 
 
 def _flags(option: Option) -> Sequence[str]:

@@ -231,13 +231,11 @@ def _drawn(
     timeline = result.timeline
 
     def recorded() -> Timeline | None:
-        return (
-            timeline
-            if timeline is not None
-            else replay(
-                plan, hardware, budget_bytes, record=True, jitter=jitter, compete=compete
-            ).timeline
-        )
+        if timeline is not None:
+            return timeline
+        return replay(
+            plan, hardware, budget_bytes, record=True, jitter=jitter, compete=compete
+        ).timeline
 
     return replace(
         result,
@@ -337,11 +335,13 @@ def replay_stages(
         ]
         last = max(drawn, key=lambda r: r.makespan_ns or 0)
         whole = replace(whole, by_device=tuple(drawn), draws=last.draws)
+    bubble: tuple[int, ...] = (0,) * len(plans)
+    if whole.feasible:
+        timelines = [r.timeline for r in whole.by_device if r.timeline is not None]
+        bubble = bubbles(graphs, timelines, tied)
     return StagesResult(
         whole if record else result_figures.without_timelines(whole),
-        bubbles(graphs, [r.timeline for r in whole.by_device if r.timeline is not None], tied)
-        if whole.feasible
-        else (0,) * len(plans),
+        bubble,
         time.perf_counter() - begin,
     )
 

@@ -114,11 +114,9 @@ def _unread(question: Question, field: str, rows: Rows) -> str | None:
             if fabric.name == name
             for channel in fabric.channels
         ]
-        return (
-            None
-            if any([fabric.collectives for fabric in hardware.fabrics if fabric.name == name])
-            else _unused(over, f"a channel of {name}", question.graph.main_stream, rows)
-        )
+        if any([fabric.collectives for fabric in hardware.fabrics if fabric.name == name]):
+            return None
+        return _unused(over, f"a channel of {name}", question.graph.main_stream, rows)
     if first == "tiers" and not any([row.get(f"{name}{PEAK}") for row in rows]):
         return f"no tensor was in {name}"
     return None
@@ -150,12 +148,10 @@ def _unused(channels: Sequence[str], of: str, stream: str, rows: Rows) -> str | 
     """That no transfer used these channels, or that nothing waited for those that did."""
     if not any([row.get(f"{channel}_moved_bytes") for row in rows for channel in channels]):
         return f"no transfer used {of}"
-    return (
-        None
-        if any([row.get(f"{channel}_exposed_ns") for row in rows for channel in channels])
-        or any([row["drain_ns"] for row in rows])
-        else f"no op of {stream} waited for {of}"
-    )
+    exposed = any([row.get(f"{channel}_exposed_ns") for row in rows for channel in channels])
+    if exposed or any([row["drain_ns"] for row in rows]):
+        return None
+    return f"no op of {stream} waited for {of}"
 
 
 def _fits(question: Question, rows: Rows) -> str | None:

@@ -143,15 +143,10 @@ class BoundSearch:
         """
         if crossing.channel not in limit.channels:
             return 0.0
-        return (
-            crossing.group.time[crossing.channel] / limit.engines / self._of.unit
-            if limit.engines
-            else limit.sharers
-            * crossing.group.size
-            * 1e9
-            / limit.bandwidth_bytes_per_s
-            / self._of.unit
-        )
+        if limit.engines:
+            return crossing.group.time[crossing.channel] / limit.engines / self._of.unit
+        moved = limit.sharers * crossing.group.size * 1e9
+        return moved / limit.bandwidth_bytes_per_s / self._of.unit
 
     def _slowed(self) -> list[tuple[Any, Any, int]]:
         """By stream: what its ops take between two points if copies there leave them too little of

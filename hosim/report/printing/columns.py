@@ -140,11 +140,9 @@ def cell(name: str, value: Any) -> str:
         return str(value)
     if known is not None and known.written is not None:
         return known.written(value)
-    return (
-        str(value)
-        if not isinstance(value, int)
-        else next((human(value) for unit, human in _UNITS if name.endswith(unit)), f"{value:,}")
-    )
+    if not isinstance(value, int):
+        return str(value)
+    return next((human(value) for unit, human in _UNITS if name.endswith(unit)), f"{value:,}")
 
 
 _NO_TITLES: Mapping[str, str] = {}
