@@ -320,7 +320,7 @@ def test_the_stash_goes_down_in_the_forward_pass_and_comes_back_before_it_is_nee
     # placed by the whole graph, nothing waits: a layer computes for longer than its stash is on the
     # way
     plan, early = run(graph, "hyperoffload", budget, effort=4)
-    assert moved(plan) >= 2
+    assert moved(plan) >= 3
     assert early.peak_bytes["hbm"] <= budget
     assert early.stall_ns["transfer"] == early.stall_ns["capacity"] == 0
     assert (
