@@ -154,6 +154,9 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
         return
     planned.spread = True
     problem, budget = planned.problem, search.budget_bytes
+    if max(problem.held_bytes) <= budget and not problem.starts_below:  # nothing has to move
+        search.offer(Found(planned.evaluate({}), planned, SPREAD))
+        yield
     usual = usual_bytes(problem)
     some = sorted({1, len(problem.below)})
     ways: list[tuple[Spread, bool, int, Sequence[int]]]

@@ -74,6 +74,7 @@ def search(
     seed: int = 0,
     placement: Placement | None = None,
     arms: Sequence[Arm] = (),
+    later: Sequence[Arm] = (),
     needed: Sequence[Arm] = (),
     judge: Judge = verdict,
     **ends: Unpack[EndFields],
@@ -100,7 +101,7 @@ def search(
     try:
         described = [] if alpha is None else [ranking(alpha, placement)]
         if placement is None:
-            run.run(arms, [*_OF_EACH, *described], _LATER, needed, when)
+            run.run(arms, [*_OF_EACH, *described], [*_LATER, *later], needed, when)
         else:
             run.run(arms, (sweeping(placement), fitting, *described), (), needed, when)
         if run.chosen is None or run.chosen.outcome.cost.infeasible:

@@ -10,23 +10,32 @@ best plan moves tensors that can be made again in less time, these are dropped i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import product
+from itertools import accumulate, product
 from math import inf, sqrt
 
 import numpy as np
 
 from hosim.analysis.costmodel.transfers import channel_bandwidth
-from hosim.cache_plan import AT_START, Plan
+from hosim.cache_plan import AT_START, Plan, plain_cache_op
 from hosim.edits import Edits, edited
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Channel
-from hosim.planner.hyperoffload import Arm, Found, PlannedGraph, Search, stretched, swept
-from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, check_floor
+from hosim.planner.hyperoffload import (
+    LOCAL_SEARCH,
+    Arm,
+    Found,
+    PlannedGraph,
+    Search,
+    stretched,
+    swept,
+)
+from hosim.planner.hyperoffload.tensor_choices import Problem, analyse, check_floor, choices_of
 from hosim.planner.rewrites.recompute import (
     Candidate,
     Checkpoints,
@@ -316,15 +325,21 @@ _OF_AN_ORDER, _OF_A_VARIANT = 80, 1
 """The work of finding and analysing an order of the ops, and of weighing a variant, for each op."""
 
 
-def rewriting(reorder: bool, recompute: bool) -> Arm:
-    """The arm that tries variants of the graph."""
+def rewriting(reorder: bool, recompute: bool) -> tuple[Arm, Arm]:
+    """The arms that try variants of the graph: those that are likely, and those near the best."""
+    made: list[_Rewrites] = []
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
         graph = planned.problem.graph
         if (reorder or recompute) and len(graph.ops) <= MOST_OPS and countable(graph):
-            yield from _Rewrites(search, planned, recompute).steps(reorder)
+            made.append(_Rewrites(search, planned, recompute))
+            yield from made[0].steps(reorder)
 
-    return steps
+    def changing(search: Search, planned: PlannedGraph) -> Iterator[None]:
+        if made:
+            yield from made[0].changing(planned)
+
+    return steps, changing
 
 
 class _Rewrites:
@@ -339,6 +354,8 @@ class _Rewrites:
         self._swept: dict[Variant, float] = {}
         self._planned: dict[PlannedGraph, Variant] = {planned: self._plain}
         self._near: Found | None = None
+        self._nearby: Sequence[Variant] = ()
+        self._carried: set[Variant] = set()
 
     def steps(self, reorder: bool) -> Iterator[Callable[[], float | None]]:
         """Sweep the variants weighed so far, the most promising one first; weigh more before those
@@ -362,6 +379,41 @@ class _Rewrites:
             else:
                 orders_left = next(weighing, None)
 
+    def changing(self, planned: PlannedGraph) -> Iterator[None]:
+        """Carry the choices of the best plan, while it is for this graph, over to variants near it."""
+        while (best := self._search.best) is not None and best.planned is planned:
+            variant = self._nearest(best)
+            if variant is None:
+                return
+            self._carried.add(variant)
+            other = self._planned_graph(variant)
+            plan = carried(best.outcome.plan, self._graph, other.problem.graph)
+            outcome = other.evaluate(choices_of(other.problem, plan))
+            self._search.offer(Found(outcome, other, LOCAL_SEARCH))
+            yield
+
+    def _nearest(self, best: Found) -> Variant | None:
+        """The variant near the best plan's that gains most in the time that is expected and in that
+        of the ops; of those not planned, if that pays.
+        """
+        self._note_near()
+        here, takes_ns = self._planned.get(best.planned), best.outcome.cost.makespan_ns
+        if here is None or best.rival or self._search.nothing_fits:
+            return None
+
+        def promised_ns(variant: Variant) -> float:
+            expected = variant.expected_ns / here.expected_ns
+            return takes_ns * expected + variant.again_ns - here.again_ns
+
+        left = [
+            variant
+            for variant in self._nearby
+            if variant not in self._swept and variant not in self._carried
+        ]
+        nearest = min(left, key=promised_ns, default=None)
+        pays = nearest is not None and self._search.pays(promised_ns(nearest))
+        return nearest if pays else None
+
     def _weighed(self, reorder: bool) -> Iterator[bool]:
         """Weigh variants: the likely sets of what runs again in one order of the ops after the
         other, and then others. Says whether there may be more orders.
@@ -384,11 +436,16 @@ class _Rewrites:
         problem = analyse(ordered, self._search.hardware)
         return Variants(problem, edits, self._search.budget_bytes, self._recompute)
 
-    def _noted(self, order: Variants, weigh: Callable[[Variants], Iterable[Variant]]) -> None:
+    def _noted(
+        self, order: Variants, weigh: Callable[[Variants], Sequence[Variant]]
+    ) -> Sequence[Variant]:
+        """Weigh variants, and note those that are new."""
         known = len(order.known)
-        for variant in weigh(order):
+        weighed = weigh(order)
+        for variant in weighed:
             self._known.setdefault((order, variant.reruns), variant)
         self._search.work.done += _OF_A_VARIANT * len(self._graph.ops) * (len(order.known) - known)
+        return weighed
 
     def _most_promising(self) -> Variant | None:
         """The variant of which the least is estimated, then with the fewest ops that run again; of
@@ -438,15 +495,20 @@ class _Rewrites:
             promised_ns = min([promised_ns, *[known.expected_ns for known in self._known.values()]])
         return promised_ns if self._search.nothing_fits or self._search.pays(promised_ns) else None
 
-    def _sweep(self, variant: Variant) -> None:
-        """Offer the plan of a sweep."""
-        planned = self._search.plain
-        if variant is not self._plain:
+    def _planned_graph(self, variant: Variant) -> PlannedGraph:
+        """The graph of a variant, ready to plan for."""
+        planned = next((p for p, known in self._planned.items() if known is variant), None)
+        if planned is None:
             among, edits = variant.among.problem, variant.edits
             graph = edited(among.graph, recompute=edits.recompute)
             problem = None if variant.reruns else among
             planned = self._search.planned_graph(graph, edits, problem)
         self._planned[planned] = variant
+        return planned
+
+    def _sweep(self, variant: Variant) -> None:
+        """Offer the plan of a sweep."""
+        planned = self._planned_graph(variant)
         with suppress(InfeasibleError):
             check_floor(planned.problem, self._search.budget_bytes)
             swept(self._search, planned, stretched(planned))
@@ -465,13 +527,39 @@ class _Rewrites:
             return
         here, plan = self._planned.get(best.planned), best.outcome.plan
         if here is not None:
-            self._noted(
+            self._nearby = self._noted(
                 here.among,
                 lambda order: [
                     *order.instead_of_moves(plan, here.drops),
                     *order.moving_instead(here.drops),
                 ],
             )
+
+
+def carried(plan: Plan, base: Graph, graph: Graph) -> Plan:
+    """The cache ops of a plan for another graph made of ``base`` with its ops in the same order:
+    each moves what stands for its tensor there.
+    """
+    at = [*accumulate([graph.op_index.get(op.name, -1) for op in plan.graph.ops], max)]
+    first, count = graph.compact_users.first, len(base.tensors)
+    stand = [[(-1, t)] for t in range(count)]
+    for t in range(count, len(graph.tensors)):
+        stand[_made_of(base, graph, t)].append((first[t], t))
+    for listed in stand:
+        listed.sort()
+    cache_ops = []
+    for c in plan.cache_ops:
+        after = at[c.after] if c.after >= 0 else c.after
+        listed = stand[_made_of(base, plan.graph, c.tensor)]
+        _, t = listed[bisect_right(listed, (after, len(graph.tensors))) - 1]
+        cache_ops.append(plain_cache_op(c.op, t, c.source, c.destination, after))
+    return Plan(graph, plan.policy, tuple(cache_ops), plan.initial)
+
+
+def _made_of(base: Graph, graph: Graph, t: int) -> int:
+    """The tensor of ``base`` that a tensor of a graph with ops that run again stands for."""
+    name = graph.tensors[t].name
+    return t if t < len(base.tensors) else base.tensors.positions[name.rpartition("@")[0]]
 
 
 def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:

@@ -66,7 +66,8 @@ def plan(
         allowed if recompute is None else recompute,
     )
     asked = None if rule is None else placement
-    arms, needed = [rewriting(reorder, recompute)], [asking_rivals(asked)] if rivals else []
+    arm, changing = rewriting(reorder, recompute)
+    needed = [asking_rivals(asked)] if rivals else []
     given = graph, hardware, budget_bytes
     try:
         found = search(
@@ -74,7 +75,8 @@ def plan(
             alpha=alpha,
             seed=seed,
             placement=rule,
-            arms=arms,
+            arms=[arm],
+            later=[changing],
             needed=needed,
             judge=judge,
             **ends,
