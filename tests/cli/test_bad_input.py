@@ -82,9 +82,8 @@ CHANGED = [
     (
         "workload.json",
         put("format", value="hosim.plan/1"),
-        "workload.json: this is a plan of hosim where a workload belongs (hosim replay takes "
-        "PLAN, then WORKLOAD); a graph can be read "
-        "from: workload (hosim.workload/1)...",
+        "workload.json: expected a model, a recording or a workload; this seems to be a plan of "
+        "hosim: hosim replay takes PLAN, then WORKLOAD",
     ),
     (
         "workload.json",

@@ -328,6 +328,18 @@ HARDWARE = {
     ),
     "channel key": (
         H + TIERS + "channels: {h2d: {form: ddr, to: hbm, bandwidth: 1 GB/s}}",
+        "channels.h2d.form: unknown key 'form'; did you mean 'from'? (and 1 more)",
+    ),
+    "channel key that is not near": (
+        H + TIERS + "channels: {h2d: {width: 16, to: hbm, bandwidth: 1 GB/s}}",
+        "channels.h2d.from: missing; expected the keys from, to, bandwidth, latency, engines, "
+        "curve, pageable, beside, spread, queue, source (and 1 more)",
+    ),
+    "channel key of another channel": (
+        H
+        + TIERS
+        + "channels: {h2d: {to: hbm, bandwidth: 1 GB/s}, d2h: {form: ddr, from: hbm, to: ddr, "
+        "bandwidth: 1 GB/s}}",
         "channels.h2d.from: missing; expected the keys from, to, bandwidth, latency, engines, "
         "curve, pageable, beside, spread, queue, source (and 1 more)",
     ),
