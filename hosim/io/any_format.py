@@ -84,7 +84,8 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
         if title is not None:
             return _loaded(title, source.path, dims)
     if other is None and not source.path.is_dir():
-        other = recognised(os.fspath(path))
+        name = source.path.name
+        other = recognised(os.fspath(path)) if source.hosim_kind else seeming(source.head, name)
     if other is not None:
         raise InputError(
             f"expected a model, a recording or a workload; {other}", source=os.fspath(path)
