@@ -130,6 +130,12 @@ def load_named(text: str) -> Graph:
     except InputError as error:
         if settings and (is_path(model) or os.path.isdir(model)):
             return _built(text)
+        if model in workloads():
+            raise InputError(
+                "a shipped workload takes no parameters; a model does, as in gpt2:phase=decode "
+                "(see 'hosim workload models')",
+                source=error.source,
+            ) from None
         near = get_close_matches(model, [*workloads(), *models.PRESETS], n=1)
         if near and near[0] in models.PRESETS:
             raise InputError(
