@@ -383,7 +383,7 @@ def test_a_file_that_cannot_be_read_says_why(
             "be bits: write 'B' for bytes",
         ),
         ("40 GB/s", "budget: expected a size such as '80 GiB', got '40 GB/s': unknown unit 'GB/s'"),
-        ("-1 GiB", "budget: expected a size from 0 to 2^63-1 of the smallest unit, got '-1 GiB'"),
+        ("-1 GiB", "budget: expected a size from 0 to 2^63-1 B, got '-1 GiB'"),
         ("lots", "budget: expected a size such as '80 GiB', got 'lots'"),
     ],
 )

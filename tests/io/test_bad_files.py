@@ -286,7 +286,7 @@ HARDWARE = {
     ),
     "a rate below zero": (
         H + TIERS.replace("1 TB/s", "-1 TB/s", 1),
-        "tiers.hbm.bandwidth: expected a rate from 0 to 2^63-1 of the smallest unit, got '-1 TB/s'",
+        "tiers.hbm.bandwidth: expected a rate from 0 to 2^63-1 B/s, got '-1 TB/s'",
     ),
     "no capacity at all": (
         H + TIERS.replace("1 GB", "0 B", 1),
