@@ -67,7 +67,8 @@ def _parse(text: object, units: dict[str, int], what: str, example: str) -> int:
     except ArithmeticError:  # an exponent beyond what decimals have
         raise UnitError(f"expected {what} such as '{example}', got {shown(text)}") from None
     if not 0 <= value <= LARGEST:
-        raise UnitError(f"expected {what} from 0 to 2^63-1 of the smallest unit, got {shown(text)}")
+        smallest = min(units, key=lambda name: units[name])
+        raise UnitError(f"expected {what} from 0 to 2^63-1 {smallest}, got {shown(text)}")
     return int(value)
 
 

@@ -95,12 +95,13 @@ class Commands(TyperGroup):
         """
         machine = any([a in _MACHINE or a.startswith(f"{_MACHINE[1]}=") for a in args])
         known = self.get_command(ctx, args[0]) is not None
-        near = get_close_matches(args[0], self.list_commands(ctx), cutoff=_NEAR)
-        if not known and (near or not machine) and not os.path.exists(args[0]):
+        there = os.path.exists(args[0])
+        near = [] if there else get_close_matches(args[0], self.list_commands(ctx), cutoff=_NEAR)
+        if not known and (near or not machine):
             means = (
                 f"did you mean {near[0]!r}?"
                 if near
-                else f"of a workload name the machine, too: hosim {args[0]} -H h100"
+                else f"if it is a workload, name the machine as well: hosim {args[0]} -H h100"
             )
             raise InputError(f"no command of that name; {means}", source=args[0])
         _plain.set(machine and not known)

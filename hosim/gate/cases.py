@@ -177,8 +177,8 @@ def find_suite(
             if file.is_file() and (name != "pyproject.toml" or _has_table(file)):
                 return load_suite(os.path.relpath(file))
     raise InputError(
-        f"no {FILES[0]} here or above, and no [tool.hosim] in a {FILES[1]}; write one that lists "
-        "the cases",
+        f"no {FILES[0]} here or above, and no [tool.hosim] in a {FILES[1]}; 'hosim ci init' writes "
+        "one that lists the cases",
         source="cases",
     )
 

@@ -83,8 +83,9 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
         title = format_of_source(source)
         if title is not None:
             return _loaded(title, source.path, dims)
-    if other is None and not source.path.is_dir() and not source.hosim_kind:
-        other = seeming(source.head, source.path.name)
+    if other is None and not source.path.is_dir():
+        name = source.path.name
+        other = recognised(os.fspath(path)) if source.hosim_kind else seeming(source.head, name)
     if other is not None:
         raise InputError(
             f"expected a model, a recording or a workload; {other}", source=os.fspath(path)
@@ -94,20 +95,15 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
             "this folder holds no graph: that of a checkpoint has its config.json; or name a file",
             source=os.fspath(path),
         )
-    kind = source.hosim_kind
     text = source.head.lstrip()[:1] in (b"{", b"[") or source.path.name.endswith((".yaml", ".yml"))
-    if not kind and text and os.path.getsize(path) <= len(source.head):
-        content(
-            os.fspath(path)
-        )  # broken JSON or YAML has its error, with the place; of a long file no more is read than its head
-    found = "its format is unknown"
-    if kind:
-        own = recognised(os.fspath(path))
-        found = f"this is a {kind} of hosim where a workload belongs" + (
-            f" ({own.advice})" if own else ""
-        )
+    if not source.hosim_kind and text and os.path.getsize(path) <= len(source.head):
+        # broken JSON or YAML has its error, with the place; of a long file no more is read than its
+        # head
+        content(os.fspath(path))
     known = "; ".join(known_formats())
-    raise InputError(f"{found}; a graph can be read from: {known}", source=os.fspath(path))
+    raise InputError(
+        f"its format is unknown; a graph can be read from: {known}", source=os.fspath(path)
+    )
 
 
 # -- workloads by name -----------------------------------------------------------------------------
@@ -134,6 +130,12 @@ def load_named(text: str) -> Graph:
     except InputError as error:
         if settings and (is_path(model) or os.path.isdir(model)):
             return _built(text)
+        if model in workloads():
+            raise InputError(
+                "a shipped workload takes no parameters; a model does, as in gpt2:phase=decode "
+                "(see 'hosim workload models')",
+                source=error.source,
+            ) from None
         near = get_close_matches(model, [*workloads(), *models.PRESETS], n=1)
         if near and near[0] in models.PRESETS:
             raise InputError(

@@ -5,7 +5,7 @@ Validators take and return dictionaries, so that a file of 100,000 ops needs no 
 Everything is strict: ``true``, ``1.5`` and ``"12"`` are not integers, and unknown keys are errors.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Generic, TypeVar
 
 from pydantic import (
@@ -94,13 +94,27 @@ class Format(Generic[T]):
             return self.adapter.validate_python(data)
         except ValidationError as error:
             details = error.errors(include_url=False, include_context=True)
-            message, where = _explain(details[0], self.schema())
+            message, where = _explain(_first_told(details), self.schema())
             more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
             raise InputError(message + more, source=source, where=where) from None
 
     def schema(self) -> dict[str, Any]:
         """The JSON Schema of the model."""
         return self.adapter.json_schema()
+
+
+def _first_told(errors: Sequence[ErrorDetails]) -> ErrorDetails:
+    """The first error; of a key that is missing because it is misspelt, the error of its spelling."""
+    first = errors[0]
+    if first["type"] == "missing":
+        *mapping, key = first["loc"]
+        for error in errors:
+            *place, unknown = error["loc"]
+            if (error["type"], place) == ("extra_forbidden", mapping) and did_you_mean(
+                str(unknown), [str(key)]
+            ):
+                return error
+    return first
 
 
 def path_of(loc: tuple[int | str, ...]) -> str:

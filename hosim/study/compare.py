@@ -29,11 +29,12 @@ def compare(
     ``ideal_ns``, and ``planning_s`` and ``replay_s`` measured.
 
     A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called
-    with what starts, ``keep`` with each question, its plan and its result; ``record`` keeps the timelines. A
-    policy that is not hosim's own and fails gives a result, too, which is ``failed``. Ctrl-C in a
-    block that says what ends searches (:mod:`hosim.base.search_control`) leaves out the policies
-    that have no result yet, unless none has. Raises :class:`PlanError` if the plan of one of
-    hosim's own breaks a rule, which is a bug, and :class:`InputError` for a time of the machine
+    with what starts, ``keep`` with each question, its plan and its result; ``record`` keeps the
+    timelines. A policy that is not hosim's own and fails gives a result, too, which is ``failed``.
+    Ctrl-C in a block that says what ends searches (:mod:`hosim.base.search_control`) leaves out the
+    policies that have no result yet. It raises :class:`KeyboardInterrupt` if none fits until then,
+    because one of the others may. Raises :class:`PlanError` if the plan of one of hosim's own
+    breaks a rule, which is a bug, and :class:`InputError` for a time of the machine
     that changes nothing (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
     """
     results: dict[int, Result] = {}
@@ -50,7 +51,7 @@ def compare(
             result = unplanned(graph, hardware, choice, question.budget_bytes, str(error))
             results[place] = replace(result, planning_s=time.perf_counter() - begin)
         except KeyboardInterrupt:
-            if control is None or not results:
+            if control is None:
                 raise
             control.interrupted = True
         except HosimError as error:
@@ -65,6 +66,8 @@ def compare(
             )
             keep(question, plan, results[place])
     listed = [results[place] for place in sorted(results)]
+    if control is not None and control.interrupted and not any(r.feasible for r in listed):
+        raise KeyboardInterrupt
     if len(listed) == len(questions):
         check_pinning(questions[0].hardware, listed)
     return listed

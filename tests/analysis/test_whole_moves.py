@@ -20,7 +20,7 @@ from hosim.io import save_workload
 GIB, MS = 2**30, 10**6
 TIMES = "durations: times as given for all 2 ops"
 PINNED = (
-    "pinned: copies of ddr are timed as pinned; where it is not (pageable of a runtime), they "
+    "pinned: copies of ddr are timed as pinned; pageable ones (the key pageable of a runtime) "
     "reach 18.6 GB/s over h2d"
 )
 

@@ -82,9 +82,8 @@ CHANGED = [
     (
         "workload.json",
         put("format", value="hosim.plan/1"),
-        "workload.json: this is a plan of hosim where a workload belongs (hosim replay takes "
-        "PLAN, then WORKLOAD); a graph can be read "
-        "from: workload (hosim.workload/1)...",
+        "workload.json: expected a model, a recording or a workload; this seems to be a plan of "
+        "hosim: hosim replay takes PLAN, then WORKLOAD",
     ),
     (
         "workload.json",
@@ -384,7 +383,7 @@ def test_a_file_that_cannot_be_read_says_why(
             "be bits: write 'B' for bytes",
         ),
         ("40 GB/s", "budget: expected a size such as '80 GiB', got '40 GB/s': unknown unit 'GB/s'"),
-        ("-1 GiB", "budget: expected a size from 0 to 2^63-1 of the smallest unit, got '-1 GiB'"),
+        ("-1 GiB", "budget: expected a size from 0 to 2^63-1 B, got '-1 GiB'"),
         ("lots", "budget: expected a size such as '80 GiB', got 'lots'"),
     ],
 )

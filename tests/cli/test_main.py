@@ -84,7 +84,8 @@ def test_a_bug_is_called_one_and_shows_its_traceback_only_when_asked(
     [
         (["replai"], "replai: no command of that name; did you mean 'replay'?"),
         (["compare-policy", "x", "-H", "toy"], "did you mean 'compare-policies'?"),
-        (["x"], "of a workload name the machine, too: hosim x -H h100"),
+        (["x"], "if it is a workload, name the machine as well: hosim x -H h100"),
+        ([__file__], "if it is a workload, name the machine as well: hosim /"),
         (["-H", "toy"], "no such option: -H; see 'hosim --help'"),
         (["schema"], "missing argument 'NAME' (workload, hardware, plan"),
         (["compare-policies", "x"], "missing option '--hardware' / '-H' (A hardware profile: "),

@@ -34,6 +34,10 @@ def test_a_model_is_imported_by_its_name() -> None:
             "import gpt22 -o w.json",
             "gpt22: no file, no shipped workload and no model of that name; did you mean 'gpt2'?",
         ),
+        (
+            "import gpt2-xl-train:batch=2 -o w.json",
+            "gpt2-xl-train:batch=2: a shipped workload takes no parameters; a model does, as in ",
+        ),
         ("import gpt2 --dim batch=2 -o w.json", "gpt2: no such file"),
         (
             "plan gpt2 -H folder --explain",

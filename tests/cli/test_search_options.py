@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from asked import questions
 from rendered import facts
 from typer.testing import CliRunner, Result
 
@@ -13,7 +14,10 @@ import hosim
 from hosim.base.search_control import SearchProgress
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.study.asked import read_search_ends
+from hosim.io import load_hardware, load_named
+from hosim.shipped import find_hardware
+from hosim.study import compare
+from hosim.study.asked import parse_choices, read_search_ends, searching
 
 MACHINE = ("-H", "h100-80gb-sxm", "-b", "50%")
 
@@ -146,6 +150,25 @@ def test_an_interrupted_comparison_has_what_is_known(llama: str) -> None:
     assert list(table["policy"]) == ["layerwise", "hyperoffload", "belady"]  # rules come first
     assert any("hyperoffload, 2" in facts(n, "hyperoffload") for n in table.attrs["notes"])
     assert any([line.startswith("search: ended after") for line in table.attrs["notes"]])
+
+
+def interrupted_at(policy: str, policies: str, llama: str) -> list[str]:
+    """The policies that a comparison has if Ctrl-C comes while ``policy`` is planned."""
+
+    def begins(line: str) -> None:
+        if line == f"{policy}: planning":
+            raise KeyboardInterrupt
+
+    machine = load_hardware(find_hardware("h100-80gb-sxm"))
+    asked = questions(load_named(llama), machine, parse_choices(policies), "50%")
+    with searching(read_search_ends(), print):
+        return [result.policy for result in compare(asked, begins)]
+
+
+def test_an_interrupted_comparison_has_no_answer_while_nothing_fits(llama: str) -> None:
+    assert interrupted_at("belady", "resident,layerwise,belady", llama) == ["resident", "layerwise"]
+    with pytest.raises(KeyboardInterrupt):  # layerwise fits, but nobody knows that yet
+        interrupted_at("layerwise", "resident,layerwise,belady", llama)
 
 
 @pytest.mark.usefixtures("default_handler")

@@ -141,7 +141,7 @@ def test_the_nearest_file_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         find_suite(start=tmp_path)
     assert str(refused.value) == (
         "cases: no no-such-file.toml here or above, and no [tool.hosim] in a pyproject.toml; "
-        "write one that lists the cases"
+        "'hosim ci init' writes one that lists the cases"
     )
 
 

@@ -60,8 +60,11 @@ def test_what_stands_after_64_kib_says_nothing_of_the_format(tmp_path, beyond, c
 
 def test_another_file_of_hosim(tmp_path):
     (tmp_path / "x.yaml").write_text("format: hosim.hardware/1\nname: toy\n")
-    with pytest.raises(InputError, match="this is a hardware of hosim"):
+    with pytest.raises(InputError, match="seems to be a hardware profile of hosim: -H takes it"):
         load_any(tmp_path / "x.yaml")
+    (tmp_path / "y.yaml").write_text("format: hosim.nonesuch/1\nname: toy\n")
+    with pytest.raises(InputError, match="its format is unknown; a graph can be read from"):
+        load_any(tmp_path / "y.yaml")
 
 
 def test_broken_json_says_where(tmp_path):

@@ -286,7 +286,7 @@ HARDWARE = {
     ),
     "a rate below zero": (
         H + TIERS.replace("1 TB/s", "-1 TB/s", 1),
-        "tiers.hbm.bandwidth: expected a rate from 0 to 2^63-1 of the smallest unit, got '-1 TB/s'",
+        "tiers.hbm.bandwidth: expected a rate from 0 to 2^63-1 B/s, got '-1 TB/s'",
     ),
     "no capacity at all": (
         H + TIERS.replace("1 GB", "0 B", 1),
@@ -328,6 +328,18 @@ HARDWARE = {
     ),
     "channel key": (
         H + TIERS + "channels: {h2d: {form: ddr, to: hbm, bandwidth: 1 GB/s}}",
+        "channels.h2d.form: unknown key 'form'; did you mean 'from'? (and 1 more)",
+    ),
+    "channel key that is not near": (
+        H + TIERS + "channels: {h2d: {width: 16, to: hbm, bandwidth: 1 GB/s}}",
+        "channels.h2d.from: missing; expected the keys from, to, bandwidth, latency, engines, "
+        "curve, pageable, beside, spread, queue, source (and 1 more)",
+    ),
+    "channel key of another channel": (
+        H
+        + TIERS
+        + "channels: {h2d: {to: hbm, bandwidth: 1 GB/s}, d2h: {form: ddr, from: hbm, to: ddr, "
+        "bandwidth: 1 GB/s}}",
         "channels.h2d.from: missing; expected the keys from, to, bandwidth, latency, engines, "
         "curve, pageable, beside, spread, queue, source (and 1 more)",
     ),

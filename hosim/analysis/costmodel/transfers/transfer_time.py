@@ -147,7 +147,7 @@ def taken_as_pinned(hardware: Hardware, tier: Tier, moved: Collection[str]) -> s
         )
     rates = [f"{human_rate(c.pageable_bytes_per_s or 0)} over {c.name}" for c in links]
     return (
-        f"copies of {tier.name} are timed as pinned; where it is not (pageable of a runtime), they "
+        f"copies of {tier.name} are timed as pinned; pageable ones (the key pageable of a runtime) "
         f"reach {' and '.join(rates)}"
         if rates
         else ""
