@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rendered import facts
+from rendered import facts, lines, table
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -19,7 +19,10 @@ from hosim.serving.report import (
     curves,
     queue_growth,
     serving_figure,
+    serving_fit,
+    serving_frontier,
     serving_frontier_answer,
+    serving_sweep,
     serving_trace,
     serving_widget,
 )
@@ -255,3 +258,85 @@ def test_a_frontier_says_which_size_pays() -> None:
     size = "lru:tiers=ddr=20GB"
     assert facts(told(100.0, 199.0, 200.0), size).endswith(f"18.6 GiB, {size}, 0.5 %")
     assert size not in told(100.0, 198.0, 200.0)
+
+
+GIB, MS = 1 << 30, 10**6
+SHOWN = ("ttft_mean_ns", "ttft_p95_ns", "tpot_mean_ns", "tpot_p95_ns", "latency_mean_ns")
+SHOWN += ("requests_per_s", "output_tokens_per_s", "goodput_share", "prefix_hit_share")
+SHOWN += ("preemptions", "requests_low_per_s", "requests_high_per_s", "error")
+
+
+def point(blocks: int, **figures: object) -> dict[str, object]:
+    none = dict.fromkeys(SHOWN)
+    return {**none, "blocks": blocks, "feasible": True, "pareto": False, **figures}
+
+
+POINTS = [
+    point(10, requests_per_s=4.25, requests_low_per_s=4.0, requests_high_per_s=4.5)
+    | {"cache_bytes": 2 * GIB, "pareto": True, "ttft_p95_ns": 2 * MS},
+    point(20, requests_per_s=150.6, cache_bytes=4 * GIB, ttft_p95_ns=3 * MS, goodput_share=0.5),
+    point(30, feasible=False, error="no room", cache_bytes=8 * GIB),
+]
+
+
+def test_a_frontier_has_what_is_paid_and_the_interval_of_what_it_buys() -> None:
+    shown = lines(serving_frontier(POINTS, ["blocks"], "requests_per_s", "cache_bytes"))
+    assert [*shown[:6], shown[-1]] == table("""
+        Frontier
+                                                           first token,  within
+         blocks  best     cache  goodput/s  90 % interval           P95  limits
+         ──────────────────────────────────────────────────────────────────────
+         10       yes  2.00 GiB       4.25       4 to 4.5       2.00 ms       -
+         20            4.00 GiB        151         - to -       3.00 ms  50.0 %
+        no room
+    """)
+    alone = lines(serving_frontier(POINTS[1:], ["blocks"], "requests_per_s", "cache_bytes"))
+    assert "interval" not in alone[2]
+
+
+def test_a_sweep_has_the_ends_of_a_point_or_the_spread_of_seeds_below_it() -> None:
+    shown = lines(serving_sweep(POINTS, ["blocks"]))
+    assert [*shown[:8], shown[-1]] == table("""
+        Serving
+                     its              within
+         blocks      P95  requests/s  limits
+         ───────────────────────────────────
+         10      2.00 ms        4.25       -
+         low           -           4       -
+         high          -         4.5       -
+         20      3.00 ms         151  50.0 %
+        no room
+    """)
+    seeds = [
+        point(blocks, requests_per_s=10.0 * blocks + seed) | {"requests.seed": seed}
+        for blocks in (1, 2)
+        for seed in (1, 2, 3)
+    ]
+    assert lines(serving_sweep(seeds, ["blocks", "requests.seed"]))[:-1] == table("""
+        Serving
+         blocks  requests/s
+         ──────────────────
+         1               12
+         P5              11
+         P95             13
+         2               22
+         P5              21
+         P95             23
+    """)
+
+
+def test_values_that_were_tried_are_within_the_limits_or_not() -> None:
+    rates = {"requests_per_s": 3.5, "output_tokens_per_s": 350.4}
+    rows = [
+        {"rate": 4, "within": True, "ttft_p95_ns": 2 * MS, **rates},
+        {"rate": 8, "within": False, "ttft_p95_ns": None, **dict.fromkeys(rates)},
+    ]
+    assert lines(serving_fit(rows, ["ttft.p95"], "a rate of 4", True)) == table("""
+        Tried
+               within
+         rate  limits  ttft.p95  requests/s  tokens/s
+         ────────────────────────────────────────────
+         4        yes   2.00 ms         3.5       350
+         8         no         -           -         -
+        a rate of 4.
+    """)
