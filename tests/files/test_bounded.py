@@ -336,10 +336,14 @@ def test_yaml(tmp_path: Path, content: bytes, message: str) -> None:
         (b"a = " + b"[" * 300 + b"]" * 300, None),
         (b"a = " + b"[" * 3000, "expected at most 200 levels of nesting, got more"),
         (b".".join([b"a"] * 300) + b" = 1", "expected at most 200 levels of nesting, got 299"),
+        (
+            b"b = 1\n" + b".".join([b"a"] * 300) + b" = 1\nc.d = 2",
+            "expected at most 200 levels of nesting, got 299",
+        ),
         (b"[" + b". ".join([b"a"] * 300) + b"]", "expected at most 200 levels of nesting, got 299"),
         (b"a = [\n" + b"1,\n" * 300_000 + b"]", "expected at most 500000 values, got 600002"),
     ],
-    ids=["digits", "some depth", "depth", "dots", "table", "values"],
+    ids=["digits", "some depth", "depth", "dots", "dots in one line", "table", "values"],
 )
 def test_toml(tmp_path: Path, content: bytes, message: str | None) -> None:
     path = tmp_path / "hosim.toml"
