@@ -689,6 +689,14 @@ def test_more_experts_for_each_token_than_there_are():
     )
 
 
+def test_a_mixture_of_one_expert_is_one() -> None:
+    alone = {**EXPERTS["config"], "num_experts": 1, "num_experts_per_tok": 1}
+    names = [op.name for op in build("x", {**EXPERTS, "config": alone}).ops]
+    assert [name for name in names if name.endswith("gate.router")] == [
+        f"model.layers.{n}.mlp.gate.router" for n in range(alone["num_hidden_layers"])
+    ]
+
+
 def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():
     """``a`` and ``b`` have the gradient of their sum; what ``a`` gets besides makes a tensor of its
     own.
