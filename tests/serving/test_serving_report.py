@@ -137,6 +137,28 @@ def test_pictures_are_the_same_every_time(served):
         assert told in text
 
 
+def test_the_figure_has_sequences_blocks_and_latencies_over_time(served):
+    """One sequence runs from 0, two from 14 on, and none from 45 to 100; of 10 blocks at most 5 are
+    held. Requests of 0, 5 and 100 ns have their first tokens after 14, 40 and 14 ns.
+    """
+    running, held, waits = serving_figure(served).axes
+    lines_of = [
+        [(x, int(y)) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+        for line in running.get_lines()
+    ]
+    assert lines_of[0][:4] == [(0, 1), (14, 2), (32, 2), (45, 0)]
+    assert lines_of[0][-1] == (114, 0)
+    assert {y for _, y in lines_of[1]} == {0}
+    (area,) = held.collections
+    assert max(y for _, y in area.get_paths()[0].vertices) == 5
+    assert list(held.get_lines()[0].get_ydata()) == [10, 10]
+    last, first = waits.get_lines()
+    assert list(last.get_xdata()) == list(first.get_xdata()) == [0, 5, 100]
+    assert (list(last.get_ydata()), list(first.get_ydata())) == ([45, 40, 14], [14, 40, 14])
+    assert [axes.get_ylabel() for axes in (running, held)] == ["sequences", "blocks"]
+    assert {axes.get_xlim() for axes in (running, held, waits)} == {(0, 114)}
+
+
 def test_the_command_writes_picture_page_and_trace(tmp_path):
     line = [
         "serve",
