@@ -122,6 +122,15 @@ def test_the_trace(served):
     assert json.loads(json.dumps(data)) == data
 
 
+def test_the_trace_names_engines_where_there_are_several(served):
+    def names(instances):
+        samples = [replace(s, instance=k % instances) for k, s in enumerate(served.samples)]
+        events = serving_trace(replace(served, samples=tuple(samples)))["traceEvents"]
+        return [e["args"]["name"] for e in events if e["name"] == "process_name"]
+
+    assert (names(1), names(2)) == (["requests", "engine"], ["requests", "engine 0", "engine 1"])
+
+
 def test_pictures_are_the_same_every_time(served):
     one, other = (image(serving_figure(served), "svg") for _ in range(2))
     assert one == other
