@@ -355,6 +355,26 @@ def test_presets_have_the_published_numbers_of_parameters():
         assert round((few + (layers - dense - 1) * (more - few)) / 2e9, 2) == BILLIONS[model], model
 
 
+MULTIPLES = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 64,
+    "head_dim": 16,
+    "vocab_size": 32,
+    "num_experts": 8,
+    "kv_lora_rank": 128,
+    "q_lora_rank": 128,
+}
+"""Of what the sizes of every published decoder are multiples, or nothing."""
+
+
+def test_sizes_of_presets_are_those_that_kernels_like():
+    for name, sizes in PRESETS.items():
+        if isinstance(sizes, Decoder):
+            odd = [key for key, one in MULTIPLES.items() if (getattr(sizes, key) or 0) % one]
+            assert not odd, name
+
+
 MILLIONS = {
     "gpt2": 124.44,
     "gpt2-medium": 354.82,

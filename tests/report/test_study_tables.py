@@ -732,3 +732,25 @@ def test_stages_have_a_row_each() -> None:
          1       200 ms  100 ms       -     0 %           -         -   1.00 ms  5.00 MiB
     """)
     assert facts(" ".join(shown[6:])) == "25 %"
+
+
+def test_machines_have_the_memory_that_is_enough() -> None:
+    """Of 1000 B 600 B are enough on one machine; of another nothing is known, a third has none."""
+    row: dict[str, Any] = {"workload": "w", "hardware": "a", "policy": "p", "error": None}
+    row |= {"budget_bytes": 800, "makespan_ns": 4000, "slowdown": 2.0, "lower_bound_ns": 2000}
+    row |= {"peak_bytes": 700, "enough_bytes": 600, "failed": False}
+    none = {"makespan_ns": None, "error": "too small"}
+    rows = [row, row | {"hardware": "b", "enough_bytes": None}, row | {"hardware": "c"} | none]
+    profiles = dict.fromkeys("abc", MACHINE)
+    assert lines(of_studies.machine_comparison(rows, profiles, 1.02, "a or b")) == table("""
+        w on 3 machines
+                                                                              within
+                                                          gap to                 2 %      of
+         machine  memory  budget      makespan  slowdown   bound   peak  of resident  memory
+         ───────────────────────────────────────────────────────────────────────────────────
+         a        1000 B   800 B       4.00 us     2.00x   2.00x  700 B        600 B    60 %
+         b        1000 B   800 B       4.00 us     2.00x   2.00x  700 B            -       -
+         c        1000 B   800 B  does not fit         -       -      -            -       -
+        c, p: too small
+        a or b.
+    """)
