@@ -319,3 +319,6 @@ def test_the_line_of_a_runtime_names_what_it_waits_for_and_pins() -> None:
             facts(line, "store", "prefetch", "once") == "store, prefetch, store" + ", once" * once
         )
     assert facts(Runtime("r").line) == ""
+    host = RuntimeFigure(1000.0)
+    parts = [Runtime("r", host=host, segments=said).line.count(",") for said in (False, True)]
+    assert parts == [0, 1]
