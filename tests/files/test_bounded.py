@@ -252,6 +252,19 @@ def test_lists_that_are_never_closed(tmp_path: Path, form: str) -> None:
         load_any(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize("form", BEGINNINGS)
+def test_lists_that_the_parser_cannot_nest(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit that is raised beyond what the parser of JSON can do."""
+    monkeypatch.setenv("HOSIM_LIMITS", "nesting_depth=1000000")
+    deep = b"[" * 100_000 + b"]" * 100_000
+    (tmp_path / "x.json").write_bytes(BEGINNINGS[form] + b', "x": ' + deep + b"}")
+    with pytest.raises(InputError) as caught:
+        load_any(tmp_path / "x.json")
+    assert str(caught.value).startswith(f"{tmp_path}/x.json: expected at most ")
+
+
 def depth_of(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + max((depth_of(item) for item in value.values()), default=0)
