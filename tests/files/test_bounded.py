@@ -298,6 +298,21 @@ def test_depth_is_that_of_the_data(document: Any, deepest: int, spaced: bool) ->
     assert is_deeper(text, deepest) == (depth_of(document) > deepest)
 
 
+@pytest.mark.parametrize(
+    ("text", "depth"),
+    [
+        ("[]", 1),
+        ("[[], [[]]]", 3),
+        ('{"a": [], "b": [[], [[], []]]}', 4),
+        ("[[[]], [[], [[]]]]", 4),
+    ],
+)
+def test_the_deepest_list_need_not_come_first(text: str, depth: int) -> None:
+    assert [is_deeper(text.encode(), most) for most in range(1, 6)] == [
+        depth > most for most in range(1, 6)
+    ]
+
+
 def test_depth_is_that_of_the_data_whatever_a_string_escapes() -> None:
     """Every string of up to five quotes, backslashes, brackets and others, with a list behind
     it.
