@@ -122,6 +122,21 @@ def test_what_is_declared_fits_together() -> None:
         assert not option.about or option.about.endswith(".")
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("allocator", "ledger, caching, caching-expandable, static"),
+        ("account", "time, program"),
+        ("plan_against", "allocated, reserved"),
+    ],
+)
+def test_a_name_that_there_is_not_is_refused_with_those_that_there_are(
+    name: str, known: str
+) -> None:
+    with pytest.raises(InputError, match=rf"^{name}: unknown .* 'x' \(known: {known}\)$"):
+        OPTIONS[name].read("x")
+
+
 def test_public_functions_have_at_most_ten_parameters() -> None:
     """More are options, which one table declares."""
     long = {}

@@ -108,3 +108,28 @@ def test_an_answer_has_at_most_25_lines_of_80_characters(command: str) -> None:
     shown = run(*command.split()).stdout.splitlines()
     assert len(shown) <= 25
     assert max(map(len, shown)) <= 80
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "why"),
+    [
+        ("all", "json", "give one of them"),
+        ("detail", "json", "give one of them"),
+        ("detail", "all", "--detail prints every row"),
+    ],
+)
+def test_an_answer_has_one_form(one: str, other: str, why: str) -> None:
+    asked = ("workload.json", "-H", "hw.yaml", f"--{one}", f"--{other}")
+    assert run("compare-policies", *asked, code=2).stderr == (
+        f"error: compare-policies: --{one} and --{other} exclude each other: {why}\n"
+    )
+
+
+def test_copies_that_are_timed_as_pinned_are_noted_where_some_move() -> None:
+    step = ("compare-policies", "gpt2:layers=1:phase=decode:context=8", "-H", "h100", "--json")
+    said = [
+        [line for line in run(*step, "-p", policy).stderr.splitlines() if "note: pinned: " in line]
+        for policy in ("resident", "layerwise")
+    ]
+    assert [len(lines) for lines in said] == [0, 1]
+    assert "h2d" in said[1][0]

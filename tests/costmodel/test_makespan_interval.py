@@ -227,8 +227,10 @@ def test_a_result_has_an_interval_unless_all_of_it_is_measured() -> None:
         "draws",
         "slowed_ns",
     ]
-    assert result_from_dict(result_to_dict(modelled)) == modelled
-    assert result_from_dict(result_to_dict(measured)) == measured
+    for result in (modelled, measured):
+        again = result_from_dict(result_to_dict(result))
+        assert again == result
+        assert result_to_dict(again) == result_to_dict(result)  # with its interval
 
 
 def test_what_does_not_fit_has_no_interval() -> None:

@@ -204,6 +204,17 @@ def replayed_ns(
     ]
 
 
+def test_two_tiers_are_joined_by_the_fastest_of_their_channels_the_first_of_equals() -> None:
+    rates = {"slow": GB, "first": 3 * GB, "second": 3 * GB, "slower": 2 * GB}
+    up = [Channel(name, "ddr", "hbm", rate) for name, rate in rates.items()]
+    down = Channel("down", "hbm", "ddr", GB)
+    joined = machine(*up, down).channel_between
+    assert {ends: channel.name for ends, channel in joined.items()} == {
+        ("ddr", "hbm"): "first",
+        ("hbm", "ddr"): "down",
+    }
+
+
 @given(webs(), st.integers(0, 100), st.booleans())
 def test_it_is_what_a_replay_takes_in_which_nothing_else_moves(
     hardware: Hardware, size: int, compete: bool

@@ -7,6 +7,7 @@ from math import ceil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rendered import facts
 
 import hosim
 from hosim.analysis.costmodel import machine_under, op_durations, share_beside, under_runtime
@@ -281,3 +282,43 @@ def test_a_runtime_says_what_its_mixtures_take_beside_their_products() -> None:
     )
     (mixture, product), under = op_durations(made, h100), op_durations(made, own)
     assert under == (pytest.approx(mixture - 36_131 + 25_000, abs=1), product)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("speed", 0.5, "0.50"),
+        ("row_rate", 5e9, "5 GB/s"),
+        ("mixture", 2500, "2.5 us"),
+        ("exposed", 1.5, "1.5"),
+        ("host", 1500, "1.5 us"),
+        ("host_copy", 500, "0.5 us"),
+        ("ahead", 7, "7"),
+        ("gathers", 3, "3"),
+        ("stores", 4, "4"),
+        ("cache_copy", 2048, "2.00 KiB"),
+        ("copy_buffers", 2, "2"),
+    ],
+)
+def test_the_line_of_a_runtime_has_the_figures_that_it_has(
+    field: str, value: float, said: str
+) -> None:
+    alone, rests = (
+        Runtime("r", **{field: RuntimeFigure(value, one_row=one)}).line.split("; ")
+        for one in (False, True)
+    )
+    assert [facts(part) for part in alone] == [said]
+    assert (rests[0], rests[1].split()[0]) == (alone[0], field)
+
+
+def test_the_line_of_a_runtime_names_what_it_waits_for_and_pins() -> None:
+    named = {"blocks": ("store", "prefetch"), "pins": ("store",)}
+    for once in (False, True):
+        line = Runtime("r", pins_once=once, **named).line
+        assert (
+            facts(line, "store", "prefetch", "once") == "store, prefetch, store" + ", once" * once
+        )
+    assert facts(Runtime("r").line) == ""
+    host = RuntimeFigure(1000.0)
+    parts = [Runtime("r", host=host, segments=said).line.count(",") for said in (False, True)]
+    assert parts == [0, 1]

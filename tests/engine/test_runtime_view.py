@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -13,6 +13,7 @@ from hosim.engine import resolve_hop
 from hosim.errors import PlanError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
+from hosim.planner.schedule import plan_for
 
 GB = 10**9
 MACHINE = Hardware(  # a byte a nanosecond; nothing leads down to ssd, and nothing to nor from rom
@@ -63,15 +64,25 @@ class Watcher:
 
 
 def test_what_a_policy_sees() -> None:
-    watcher = Watcher()
-    plan = Plan(toy(), runtime=lambda: watcher)
-    # f 0..5, w up 5..25, g 25..30, h 30..35
-    assert engine.replay(plan, MACHINE, 70).makespan_ns == 35
-    assert watcher.seen == [
-        (0, 0, 70, 70, [(), ("ddr",)], [False, False], [False, False], []),
-        (1, 5, 70, 60, [(), ("ddr",)], [True, False], [False, False], [0]),
-        (2, 30, 70, 40, [(), ("ddr",)], [True, True], [False, False], [0, 1]),
+    """Also where the workload lists its tensors in another order than the policy's graph."""
+    graph = toy()
+    ops = [
+        replace(
+            op, **{role: tuple(1 - t for t in getattr(op, role)) for role in ("inputs", "outputs")}
+        )
+        for op in graph.ops
     ]
+    listed = Graph(graph.name, tuple(graph.tensors)[::-1], tuple(ops), graph.meta)
+    for workload in (graph, listed):
+        watcher = Watcher()
+        plan = Plan(graph, runtime=lambda watcher=watcher: watcher)
+        # f 0..5, w up 5..25, g 25..30, h 30..35
+        assert engine.replay(plan_for(plan, workload), MACHINE, 70).makespan_ns == 35
+        assert watcher.seen == [
+            (0, 0, 70, 70, [(), ("ddr",)], [False, False], [False, False], []),
+            (1, 5, 70, 60, [(), ("ddr",)], [True, False], [False, False], [0]),
+            (2, 30, 70, 40, [(), ("ddr",)], [True, True], [False, False], [0, 1]),
+        ]
 
 
 @dataclass

@@ -252,6 +252,19 @@ def test_lists_that_are_never_closed(tmp_path: Path, form: str) -> None:
         load_any(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize("form", BEGINNINGS)
+def test_lists_that_the_parser_cannot_nest(
+    tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A limit that is raised beyond what the parser of JSON can do."""
+    monkeypatch.setenv("HOSIM_LIMITS", "nesting_depth=1000000")
+    deep = b"[" * 100_000 + b"]" * 100_000
+    (tmp_path / "x.json").write_bytes(BEGINNINGS[form] + b', "x": ' + deep + b"}")
+    with pytest.raises(InputError) as caught:
+        load_any(tmp_path / "x.json")
+    assert str(caught.value).startswith(f"{tmp_path}/x.json: expected at most ")
+
+
 def depth_of(value: Any) -> int:
     if isinstance(value, dict):
         return 1 + max((depth_of(item) for item in value.values()), default=0)
@@ -283,6 +296,21 @@ def test_depth_is_that_of_the_data(document: Any, deepest: int, spaced: bool) ->
     """Brackets, quotes and backslashes in strings do not count."""
     text = json.dumps(document, separators=None if spaced else (",", ":")).encode()
     assert is_deeper(text, deepest) == (depth_of(document) > deepest)
+
+
+@pytest.mark.parametrize(
+    ("text", "depth"),
+    [
+        ("[]", 1),
+        ("[[], [[]]]", 3),
+        ('{"a": [], "b": [[], [[], []]]}', 4),
+        ("[[[]], [[], [[]]]]", 4),
+    ],
+)
+def test_the_deepest_list_need_not_come_first(text: str, depth: int) -> None:
+    assert [is_deeper(text.encode(), most) for most in range(1, 6)] == [
+        depth > most for most in range(1, 6)
+    ]
 
 
 def test_depth_is_that_of_the_data_whatever_a_string_escapes() -> None:
@@ -336,10 +364,14 @@ def test_yaml(tmp_path: Path, content: bytes, message: str) -> None:
         (b"a = " + b"[" * 300 + b"]" * 300, None),
         (b"a = " + b"[" * 3000, "expected at most 200 levels of nesting, got more"),
         (b".".join([b"a"] * 300) + b" = 1", "expected at most 200 levels of nesting, got 299"),
+        (
+            b"b = 1\n" + b".".join([b"a"] * 300) + b" = 1\nc.d = 2",
+            "expected at most 200 levels of nesting, got 299",
+        ),
         (b"[" + b". ".join([b"a"] * 300) + b"]", "expected at most 200 levels of nesting, got 299"),
         (b"a = [\n" + b"1,\n" * 300_000 + b"]", "expected at most 500000 values, got 600002"),
     ],
-    ids=["digits", "some depth", "depth", "dots", "table", "values"],
+    ids=["digits", "some depth", "depth", "dots", "dots in one line", "table", "values"],
 )
 def test_toml(tmp_path: Path, content: bytes, message: str | None) -> None:
     path = tmp_path / "hosim.toml"

@@ -29,6 +29,13 @@ def zipped(*names: str) -> bytes:
     return path.read_bytes()
 
 
+def zipped_64(*names: str) -> bytes:
+    """The same with sizes in 64 bits at its end, as of a file with very many names."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 0)
+        return zipped(*names)
+
+
 def database(*tables: str) -> bytes:
     path = Path("database")
     connection = sqlite3.connect(path)
@@ -58,6 +65,10 @@ FILES: dict[str, tuple[bytes | Callable[[], bytes], str]] = {
     ),
     "last.pt": (
         lambda: zipped(*(f"last/data/{i}" for i in range(2000)), "last/code/__torch__/linear.py"),
+        "a TorchScript program",
+    ),
+    "last in 64 bits.pt": (
+        lambda: zipped_64(*(f"a/data/{i}" for i in range(2000)), "a/code/__torch__/linear.py"),
         "a TorchScript program",
     ),
     "mobile.ptl": (

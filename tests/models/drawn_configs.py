@@ -198,6 +198,8 @@ def _own(kind, rng, config):
         return {"intermediate_size": 2 * config["hidden_size"]}
     if "mamba_d_state" in config:
         return {"mamba_n_heads": config["hidden_size"] // 8, **_hybrid(kind, rng, config)}
+    if kind == "flint":
+        return {"num_hidden_layers": 3}  # the first two are dense
     if kind == "lfm2_moe":
         kinds = ("conv", "full_attention")
         return {"layer_types": [rng.choice(kinds) for _ in range(config["num_hidden_layers"])]}

@@ -355,6 +355,26 @@ def test_presets_have_the_published_numbers_of_parameters():
         assert round((few + (layers - dense - 1) * (more - few)) / 2e9, 2) == BILLIONS[model], model
 
 
+MULTIPLES = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 64,
+    "head_dim": 16,
+    "vocab_size": 32,
+    "num_experts": 8,
+    "kv_lora_rank": 128,
+    "q_lora_rank": 128,
+}
+"""Of what the sizes of every published decoder are multiples, or nothing."""
+
+
+def test_sizes_of_presets_are_those_that_kernels_like():
+    for name, sizes in PRESETS.items():
+        if isinstance(sizes, Decoder):
+            odd = [key for key, one in MULTIPLES.items() if (getattr(sizes, key) or 0) % one]
+            assert not odd, name
+
+
 MILLIONS = {
     "gpt2": 124.44,
     "gpt2-medium": 354.82,
@@ -687,6 +707,14 @@ def test_more_experts_for_each_token_than_there_are():
         str(caught.value)
         == "config.num_experts_per_tok: expected at most 8, the number of experts; got 9"
     )
+
+
+def test_a_mixture_of_one_expert_is_one() -> None:
+    alone = {**EXPERTS["config"], "num_experts": 1, "num_experts_per_tok": 1}
+    names = [op.name for op in build("x", {**EXPERTS, "config": alone}).ops]
+    assert [name for name in names if name.endswith("gate.router")] == [
+        f"model.layers.{n}.mlp.gate.router" for n in range(alone["num_hidden_layers"])
+    ]
 
 
 def test_a_gradient_that_two_values_share_is_not_changed_for_one_of_them():

@@ -126,6 +126,36 @@ def test_layers_with_sizes_of_their_own_are_found_by_number():
 
 
 @pytest.mark.parametrize(
+    ("kind", "key", "known", "other"),
+    [
+        ("bert", "hidden_act", "gelu", "silu"),
+        ("bert", "position_embedding_type", "absolute", "relative_key"),
+        ("deepseek_v3", "attention_bias", False, True),
+        ("deepseek_v3", "moe_layer_freq", 1, 2),
+        ("deepseek_v4", "attention_bias", False, True),
+        ("deepseek_v4", "scoring_func", "sqrtsoftplus", "sigmoid"),
+        ("falcon_h1", "mamba_proj_bias", False, True),
+        ("falcon_h1", "projectors_bias", False, True),
+        ("gemma3_text", "use_bidirectional_attention", False, True),
+        ("gemma4_text", "use_bidirectional_attention", "vision", True),
+        ("kimi_linear", "attention_bias", False, True),
+        ("laguna", "gating", "per-head", "per-layer"),
+        ("lfm3", "hidden_act", "silu", "gelu"),
+        ("minicpm3", "attention_bias", False, True),
+        ("phi", "qk_layernorm", False, True),
+        ("stablelm", "qk_layernorm", False, True),
+        ("vit", "hidden_act", "gelu", "silu"),
+        ("vit", "qkv_bias", True, False),
+    ],
+)
+def test_a_key_with_one_known_value(kind, key, known, other):
+    config = {**drawn(kind, random.Random(kind)), "model_type": kind}
+    hosim.load({**config, key: known})
+    with pytest.raises(InputError, match=rf"model\.{key}: the builder knows .*{known}"):
+        hosim.load({**config, key: other})
+
+
+@pytest.mark.parametrize(
     ("kind", "own"),
     [
         ("llama", {"1": {"head_dim": 32}}),

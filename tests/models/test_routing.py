@@ -153,7 +153,7 @@ def test_an_expert_of_several_ops_and_a_dependency_through_an_absent_one() -> No
     graph = b.build()
     routing = Routing(
         graph,
-        gates_of(graph, {"gate": [(["u", "d"], ["up", "down"]), (["v"], ["other"])]}),
+        gates_of(graph, {"gate": [(["d", "u"], ["up", "down"]), (["v"], ["other"])]}),
         (((1,),), ((0,),)),
     )
     absent, present = realise(routing, 0), realise(routing, 1)
@@ -162,6 +162,10 @@ def test_an_expert_of_several_ops_and_a_dependency_through_an_absent_one() -> No
     assert {absent.ops[d].name for d in absent.ops[3].deps} == {"first", "gate"}
     assert names(present) == ["first", "gate", "up", "down", "end"]
     assert {present.ops[d].name for d in present.ops[4].deps} == {"up"}
+    view = routed(present)
+    assert view is not None
+    of_experts = [[present.tensors[t].name for t in tensors] for tensors in view.experts[0]]
+    assert of_experts == [["u", "d"], ["v"]]  # in the order of the graph
 
 
 # --------------------------------------------------------------------------------------------------

@@ -253,6 +253,15 @@ def test_it_covers_what_shares_bandwidth_but_no_routes() -> None:
     assert not simulate.covers({0: TensorChoice("nvme", HOME, {1: 5})})
 
 
+def test_it_covers_no_times_beyond_those_of_the_loop() -> None:
+    moved = {0: TensorChoice("ddr", HOME, {1: 5})}
+    found = [
+        ChangedPlans(analyse(plateau(4, duration=1 << bits), machine()), 100).covers(moved)
+        for bits in (40, 61)
+    ]
+    assert found == [True, False]
+
+
 @pytest.mark.parametrize("number", range(4))
 def test_a_sweeps_choices_on_an_instance_of_each_family(number: int) -> None:
     drawn = instance(number, 5)

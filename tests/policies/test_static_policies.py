@@ -498,6 +498,25 @@ def test_g10_prefers_the_slow_tier_until_its_slots_are_taken() -> None:
     ]
 
 
+def test_g10_takes_the_most_relief_per_time_of_a_transfer() -> None:
+    # Both peaks need 100 of 90 bytes. a frees 10 bytes over both, 20 ns, for a round trip of 20 ns;
+    # b frees 20 over the first, 10 ns, for a round trip of 40 ns: half as much, so a alone goes.
+    b = GraphBuilder("relief")
+    b.tensor("a", 10)
+    b.tensor("b", 20)
+    b.op("make a", "m", outputs=["a"], duration_ns=10)
+    b.op("make b", "m", outputs=["b"], duration_ns=10)
+    b.op("f2", "m", duration_ns=40)
+    b.op("peak", "m", outputs=[b.tensor("p", 70)], duration_ns=10)
+    b.op("f4", "m", duration_ns=40)
+    b.op("use b", "m", inputs=["b"], outputs=[b.tensor("q", 70)], duration_ns=10)
+    b.op("f6", "m", duration_ns=40)
+    b.op("use a", "m", inputs=["a"], duration_ns=10)
+    listed, result = moves("g10", b.build(), 90)
+    assert listed == [("store", "a", 0), ("detach", "a", 0), ("prefetch", "a", 5)]
+    assert (result.makespan_ns, result.peak_bytes["hbm"]) == (170, 90)
+
+
 @pytest.mark.parametrize("policy", ["distance", "memory_peak", "longest_gap", "g10"])
 def test_what_fits_stays(policy: str) -> None:
     listed, result = moves(policy, stack(10, 20, 30, 40), 1000)

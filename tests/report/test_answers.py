@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rendered import facts, lines, table
 
+from hosim.data.stages import StagesResult
 from hosim.hardware import Channel, Compute, Hardware, Tier
 from hosim.report.answers import (
     Answer,
     answered,
     comparison_answer,
     comparison_title,
+    diff_answer,
     frontier_answer,
+    machines_answer,
+    robustness_answer,
+    stages_answer,
     sweep_answer,
     text_curve,
 )
 from hosim.result import ChannelFigures, Result
 
 GIB, MS = 1 << 30, 10**6
+Row = dict[str, object]
 MACHINE = Hardware(
     "box",
     (Tier("hbm", 80 * GIB, 10**12, "device"), Tier("ddr", 512 * GIB, 10**11)),
@@ -143,3 +151,76 @@ def test_lines_of_a_curve_are_few_and_short() -> None:
     assert lines(answered(Answer("t", "v.", curve=tuple(drawn))), 80)[2:] == [
         line.rstrip() for line in drawn
     ]
+
+
+def varied(policy: str, nominal_ms: int | None, late_ms: int | None, misfits: int) -> Row:
+    times = {"nominal": nominal_ms and nominal_ms * MS, "p95": late_ms and late_ms * MS}
+    failed = {"runs": 100, "infeasible": misfits, "error": "out of memory"}
+    return {"policy": policy, "makespan_ns": times, **failed}
+
+
+def test_the_least_time_of_nearly_all_runs_comes_first() -> None:
+    rows = [
+        varied("late", 100, 300, 0),
+        varied("never", None, None, 90),
+        varied("soon", 110, 150, 4),
+    ]
+    answer = robustness_answer("r", {"policies": rows})
+    assert answer.good
+    assert facts(answer.verdict, "soon") == "soon, 95 %, 150 ms"
+    assert [line.split()[0] for line in answer.curve] == ["soon", "late", "never"]
+    assert [facts(line) for line in answer.curve] == [
+        "150 ms, 110 ms, 96, 100",
+        "300 ms, 100 ms, 100, 100",
+        "10, 100",
+    ]
+    none = robustness_answer("r", {"policies": rows[1:2]})
+    assert not none.good
+    assert "out of memory" in none.verdict
+
+
+def test_a_step_of_stages_says_who_waits_for_how_long() -> None:
+    stages = (result("p", 150, 20), replace(result("p", 200), peak_bytes={"hbm": 7 * GIB}))
+    step = StagesResult(replace(stages[1], by_device=stages), (100 * MS, 0))
+    answer = stages_answer("t", step, "hbm")
+    assert facts(answer.verdict) == "200 ms, 25 %"  # 100 of 400 ms
+    assert answer.rows == (
+        ("0", "150 ms", "100 ms", "100 ms", "20.0 ms", "11.0 GiB"),
+        ("1", "200 ms", "100 ms", "-", "-", "7.00 GiB"),
+    )
+    assert "bubble" in answer.rest
+    late = replace(step, whole=result("p", None))
+    assert (stages_answer("t", late, "hbm").good, stages_answer("t", late, "hbm").rows) == (
+        False,
+        (),
+    )
+
+
+def test_a_diff_counts_the_figures_that_it_does_not_show() -> None:
+    figures = [{"figure": "makespan_ns", "a": k * MS, "b": None} for k in range(1, 4)]
+
+    def rest(top: int, others: bool = False) -> str:
+        return diff_answer("v", figures, ("one", "two"), others, top).rest
+
+    assert (rest(3), facts(rest(2)), facts(rest(1))) == ("", "1", "2")
+    assert "tensors" in rest(3, others=True)
+    answer = diff_answer("v", figures, ("one", "two"), False, 2)
+    assert answer.columns == ("figure", "one", "two")
+    assert [cells[1:] for cells in answer.rows] == [("1.00 ms", "-"), ("2.00 ms", "-")]
+
+
+def test_machines_are_by_time_with_their_memory() -> None:
+    """A step of nothing has a peak of 0 B."""
+    slow = {"workload": "w", "policy": "p", "hardware": "box", "makespan_ns": 4 * MS}
+    slow |= {"slowdown": 1.5, "peak_bytes": None, "enough_bytes": None, "error": None}
+    quick = {**slow, "hardware": "big", "makespan_ns": 2 * MS, "peak_bytes": 7 * GIB}
+    none = {**slow, "hardware": "tiny", "makespan_ns": None}
+    machines = dict.fromkeys(("box", "big", "tiny"), MACHINE)
+    answer = machines_answer([slow, quick, none], machines, "v")
+    assert facts(answer.title) == "3"
+    assert answer.good
+    assert list(answer.rows) == [
+        ("big", "2.00 ms", "1.500x", "80.0 GiB", "7.00 GiB"),
+        ("box", "4.00 ms", "1.500x", "80.0 GiB", "0 B"),
+    ]
+    assert not machines_answer([none], machines, "v").good

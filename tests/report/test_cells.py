@@ -119,6 +119,14 @@ SHOWN = {
     ),
     "result": (hosim.replay(PLAN), ["transfer", "40 ns", "h2d", "parameter 40 B, activation 30 B"]),
     "result that does not fit": (hosim.replay(PLAN, budget=60), ["does not fit"]),
+    "figures alone": (
+        replace(hosim.replay(PLAN), replayed=None),
+        ["40 ns", "h2d", "parameter 40 B, activation 30 B"],
+    ),
+    "figures alone that do not fit": (
+        replace(hosim.replay(PLAN, budget=60), replayed=None),
+        ["layerwise does not fit"],
+    ),
     "recorded result": (hosim.replay(PLAN, record=True), ["makespan", "90 ns", "h2d"]),
     "comparison": (
         hosim.compare(odd(), "toy", ["layerwise", bad]),

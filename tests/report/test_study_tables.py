@@ -11,6 +11,8 @@ import pandas as pd
 import pytest
 from rendered import facts, lines, table
 
+from hosim.cache_plan import Plan
+from hosim.data.stages import StagesResult
 from hosim.graph import GraphBuilder, Tensor
 from hosim.hardware import Compute, Hardware, Tier
 from hosim.jitter import Jitter
@@ -686,3 +688,69 @@ def test_only_the_last_column_of_a_blame_folds() -> None:
     table_, note = predicted.renderables  # type: ignore[attr-defined]
     assert [column.no_wrap for column in table_.columns] == [False] + [True] * 10
     assert note.style == "dim"
+
+
+def test_stages_have_a_row_each() -> None:
+    """The first ends at 150 of 200 ms, and waits for the other for 100 ms in all: 25 % of 400."""
+    ms = 10**6
+    plans = []
+    for stage in range(2):
+        b = GraphBuilder(f"model:stage={stage}")
+        b.op("f", "send", outputs=[b.tensor("x", 10)], duration_ns=10, message="x")
+        plans.append(Plan(b.build(), "layerwise"))
+    known: dict[str, Any] = {
+        "workload": "w",
+        "hardware": "box",
+        "policy": "p",
+        "budget_bytes": 9,
+        "feasible": True,
+        "error": None,
+        "lower_bound_ns": 0,
+        "busy_ns": 100 * ms,
+        "drain_ns": 0,
+        "peak_at_ns": {},
+        "peak_breakdown": {},
+        "channels": {},
+        "plan": {},
+    }
+    stalls = {"dependency": 5 * ms, "transfer": 20 * ms, "capacity": 0}
+    one, two = (
+        Result(**known, makespan_ns=ns * ms, stall_ns=stalled, peak_bytes={"hbm": peak, "ddr": 0})
+        for ns, stalled, peak in (
+            (150, stalls, 3 << 20),
+            (200, dict.fromkeys(stalls, 0) | {"capacity": ms}, 5 << 20),
+        )
+    )
+    step = StagesResult(replace(two, by_device=(one, two)), (100 * ms, 0))
+    shown = lines(of_studies.stages(step, plans))
+    assert shown[:6] == table("""
+        2 stages of model on box; the step takes 200 ms
+                                         of the  dependency  transfer  capacity      peak
+         stage  ends at    busy  bubble    step       stall     stall     stall       hbm
+         ────────────────────────────────────────────────────────────────────────────────
+         0       150 ms  100 ms  100 ms    50 %     5.00 ms   20.0 ms         -  3.00 MiB
+         1       200 ms  100 ms       -     0 %           -         -   1.00 ms  5.00 MiB
+    """)
+    assert facts(" ".join(shown[6:])) == "25 %"
+
+
+def test_machines_have_the_memory_that_is_enough() -> None:
+    """Of 1000 B 600 B are enough on one machine; of another nothing is known, a third has none."""
+    row: dict[str, Any] = {"workload": "w", "hardware": "a", "policy": "p", "error": None}
+    row |= {"budget_bytes": 800, "makespan_ns": 4000, "slowdown": 2.0, "lower_bound_ns": 2000}
+    row |= {"peak_bytes": 700, "enough_bytes": 600, "failed": False}
+    none = {"makespan_ns": None, "error": "too small"}
+    rows = [row, row | {"hardware": "b", "enough_bytes": None}, row | {"hardware": "c"} | none]
+    profiles = dict.fromkeys("abc", MACHINE)
+    assert lines(of_studies.machine_comparison(rows, profiles, 1.02, "a or b")) == table("""
+        w on 3 machines
+                                                                              within
+                                                          gap to                 2 %      of
+         machine  memory  budget      makespan  slowdown   bound   peak  of resident  memory
+         ───────────────────────────────────────────────────────────────────────────────────
+         a        1000 B   800 B       4.00 us     2.00x   2.00x  700 B        600 B    60 %
+         b        1000 B   800 B       4.00 us     2.00x   2.00x  700 B            -       -
+         c        1000 B   800 B  does not fit         -       -      -            -       -
+        c, p: too small
+        a or b.
+    """)

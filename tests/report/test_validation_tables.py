@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rendered import rendered
 
-from hosim.report.of_studies import calibration, rows, schemes, validation
+from hosim.report.of_studies import calibration, rival_rows, rows, schemes, validation
 
 CONSTANTS = {
     "wait": {"ns": 1_410, "low_ns": None, "high_ns": None, "samples": 0},
@@ -368,4 +368,26 @@ def test_what_is_held_out_of_another_recording() -> None:
         " what  number  median error     P95  in total",
         " ────────────────────────────────────────────",
         " ops        1        50.0 %  60.0 %   +70.0 %",
+    ]
+
+
+def test_a_replay_beside_launches_alone_and_launches_with_waits() -> None:
+    """Times have their share of a span of 1 ms, and some figures are not known."""
+    keys = ("p95_start_ns", "p95_start_aligned_ns", "p95_gap_ns")
+    shares = ("p95_start_aligned_of_idle", "gaps_of_waiting")
+
+    def errors(of: int) -> dict[str, Any]:
+        times = {key: 1_000 * (of + k) for k, key in enumerate(keys)}
+        known = {key: (of + k) / 1_000 if of < 20 else None for k, key in enumerate(shares)}
+        return {"makespan": of / 1_000, "span_ns": 1_000_000, **times, **known}
+
+    listed = {"replay": errors(-10), "by_launches": errors(10), "by_held_host": errors(20)}
+    listed["replay"] |= {"p95_start_ns": 3_000, "p95_start_aligned_ns": 0, "p95_gap_ns": 500}
+    assert [cells[1:] for cells in rival_rows(listed)] == [
+        ("-1.00 %", "+1.00 %", "+2.00 %"),
+        ("3.00 us (0.30 %)", "10.0 us (1.00 %)", "20.0 us (2.00 %)"),
+        ("0 ns (0.00 %)", "11.0 us (1.10 %)", "21.0 us (2.10 %)"),
+        ("-1.00 %", "1.00 %", "-"),
+        ("500 ns (0.05 %)", "12.0 us (1.20 %)", "22.0 us (2.20 %)"),
+        ("-0.90 %", "1.10 %", "-"),
     ]

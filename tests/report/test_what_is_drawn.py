@@ -19,20 +19,24 @@ from matplotlib.text import Text
 from rendered import facts
 from timelines import MIB, US, everything, machine, many_ops
 
+from hosim.cache_plan import Plan
 from hosim.data.draws import Draws, LaterDraws
 from hosim.errors import InputError
-from hosim.graph import Graph
+from hosim.graph import Graph, GraphBuilder
 from hosim.report import drawn as figures
 from hosim.report.drawn import (
     Curve,
+    Shown,
     change_figure,
     memory,
     recorded_memory,
     replay_figure,
+    resident_figure,
+    side_by_side_figure,
     start_errors,
 )
-from hosim.report.drawn.studies import comparison_figure, frontier, sweep_heat_map
-from hosim.result import Result, Timeline, Transfer
+from hosim.report.drawn.studies import comparison_figure, curve_figure, frontier, sweep_heat_map
+from hosim.result import Residency, Result, Timeline, Transfer
 
 ORANGE, RED = "#e08214", "#b2182b"
 
@@ -897,6 +901,117 @@ def test_the_figure_of_a_change() -> None:
         near((0, 1.08)),
         "B",
     )
+
+
+def in_two_ways(ddr_from: int) -> Figure:
+    """A slow and a quick replay of ops of five kinds. ``ddr`` holds 8 MiB in the quick one
+    throughout, and in the slow one from ``ddr_from`` on.
+    """
+    graph, slow = everything()
+    kinds = ("matmul", "softmax", "update", "all_reduce", "add")
+    ops = tuple(replace(op, kind=kind) for op, kind in zip(graph.ops, kinds, strict=True))
+    plan = Plan(replace(graph, ops=ops), "by hand")
+    assert slow.timeline is not None
+    held = [
+        replace(held, start_ns=ddr_from) if held.tier == "ddr" else held
+        for held in slow.timeline.residencies
+    ]
+    slow = replace(slow, timeline=replace(slow.timeline, residencies=tuple(held)))
+    starts = tuple(40 * US * k for k in range(5))
+    both = (
+        Residency(0, "hbm", 0, 200 * US, 40 * MIB),
+        Residency(3, "ddr", 0, 200 * US, 8 * MIB),
+    )
+    short = Timeline(starts, tuple(start + 40 * US for start in starts), (), (), both)
+    quick = replace(
+        slow,
+        makespan_ns=200 * US,
+        timeline=short,
+        peak_bytes={"hbm": 40 * MIB, "ddr": 8 * MIB},
+    )
+    return side_by_side_figure([Shown("slow", plan, slow), Shown("quick", plan, quick)], machine())
+
+
+def test_replays_beside_each_other() -> None:
+    """Each replay has its rows, in which ops have the colour of their kind; the memory of the
+    device has a curve for each under the budget.
+    """
+    figure = in_two_ways(0)
+    rows, hbm = figure.axes
+    names = ["slow: compute", "slow: d2h", "slow: h2d", "slow: h2d 2", "quick: compute"]
+    assert ticks(rows.yaxis) == [(-y, name) for y, name in enumerate(names)]
+    assert (rows.get_xlim(), rows.get_ylim()) == ((0, 310), near((-4.6, 0.6)))
+    kinds = ["#3f5f8a", "#e6853d", "#7ba7d0", "#8a5fa8", "#b5bfca"]
+    drawn = [
+        (to_hex(bars.get_facecolor()[0]), round(y + 0.38), x, width)
+        for bars in rows.collections
+        for x, y, width, _ in boxes(bars)
+    ]
+    assert [bar for bar in drawn if bar[0] in kinds] == [
+        *zip(kinds, [0] * 5, (0, 60, 130, 200, 270), [40] * 5, strict=True),
+        *zip(kinds, [-4] * 5, (0, 40, 80, 120, 160), [40] * 5, strict=True),
+    ]
+    assert [bar[1:] for bar in drawn if bar[0] not in kinds] == [
+        *((0, 40, 20), (0, 100, 30), (0, 170, 30), (0, 240, 30)),  # waits
+        *((-1, 150, 110), (-2, 10, 60), (-3, 20, 40), (-3, 60, 68)),  # transfers
+    ]
+    assert named(rows) == [
+        *("matrix products", "attention", "optimizer", "communication", "other ops"),
+        *(f"waits: {cause}" for cause in ("dependency", "transfer", "capacity", "runtime")),
+        "transfer",
+    ]
+    slow, quick, budget, _ = hbm.get_lines()
+    assert (max(slow.get_ydata()), slow.get_xdata()[-1]) == (78, 310)
+    assert (list(quick.get_xdata()), list(quick.get_ydata())) == ([0, 200], [40, 40])
+    assert list(budget.get_ydata()) == [84, 84]
+    assert (hbm.get_ylim(), hbm.get_ylabel()) == (near((0, 1.08 * 84)), "MiB")
+    assert named(hbm) == [
+        "slow: 310 us, peak 78.0 MiB",
+        "quick: 200 us, peak 40.0 MiB",
+        "budget 84.0 MiB",
+        "ddr throughout: 8.00 MiB, 8.00 MiB",
+    ]
+    assert tuple(figure.get_size_inches()) == near((11, 1.1 + 0.4 * 5 + 2.2))
+    assert facts(figure.texts[0].get_text(), "toy") == "toy, 84.0 MiB"
+
+
+def test_a_tier_below_that_changes_has_its_own_curves() -> None:
+    _, hbm, ddr = in_two_ways(50 * US).axes
+    assert named(hbm)[-1] == "budget 84.0 MiB"
+    slow, quick = ddr.get_lines()[:2]
+    assert (list(slow.get_xdata()), list(slow.get_ydata())) == ([0, 50, 310], [0, 8, 8])
+    assert (list(quick.get_xdata()), list(quick.get_ydata())) == ([0, 200], [8, 8])
+    assert ddr.get_title("left") == "Memory: ddr"
+
+
+def test_what_each_op_needs_with_everything_resident() -> None:
+    """Ops that need 8 and 20 MiB: a step for each, from op 0 to op 2, under the budget."""
+    b = GraphBuilder("two ops")
+    b.tensor("x", 8 * MIB, "parameter")
+    b.op("f", "matmul", inputs=["x"], duration_ns=10)
+    b.op("g", "matmul", inputs=["x"], duration_ns=10, workspace_bytes=12 * MIB)
+    (axes,) = resident_figure(b.build(), "hbm", 15 * MIB).axes
+    (steps,) = axes.patches
+    assert [list(x) for x in steps.get_data()[:2]] == [[8, 20], [0, 1, 2]]
+    assert (axes.get_xlim(), axes.get_ylim()[0], axes.get_ylabel()) == ((0, 2), 0, "MiB")
+    assert list(axes.get_lines()[0].get_ydata()) == [15, 15]
+    assert facts(" ".join(named(axes))) == "20.0 MiB, 15.0 MiB"
+
+
+def test_the_curve_of_a_field() -> None:
+    """Times of 4 and 2 ms with a limit of 5 ms, and a value that does not fit between them."""
+    times = [4_000_000, None, 2_000_000]
+    (axes,) = curve_figure("batch", [8, 16, 24], times, "a sweep", [5_000_000] * 3).axes
+    made, limit = axes.get_lines()
+    assert (list(made.get_xdata()), list(made.get_ydata())) == ([0, 2], [4, 2])
+    assert (list(limit.get_xdata()), list(limit.get_ydata())) == ([0, 1, 2], [5, 5, 5])
+    (misfit,) = axes.patches
+    assert (misfit.get_x(), misfit.get_width()) == near((0.6, 0.8))
+    assert ticks(axes.xaxis) == [(0, "8"), (1, "16"), (2, "24")]
+    assert (axes.get_ylabel(), axes.get_ylim()) == ("makespan, ms", near((0, 1.08 * 5)))
+    assert named(axes) == ["makespan", "limit", "no result"]
+    (empty,) = curve_figure("batch", [8], [None], "a sweep").axes
+    assert empty.get_ylim() == near((0, 1.08))
 
 
 def test_the_styles_of_recordings() -> None:

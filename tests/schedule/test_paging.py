@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from strategies import graphs, hardware
 
 from hosim import engine
+from hosim.cache_plan import DETACH, STORE, CacheOp
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph, GraphBuilder
 from hosim.hardware import Channel, Compute, Hardware, Tier
@@ -118,6 +119,39 @@ def test_what_starts_below_and_is_written_is_back_there_at_the_end() -> None:
     # look 40..50
     result = run("on_demand", b.build(), 20)
     assert (result.makespan_ns, result.plan["stores"], result.plan["prefetches"]) == (50, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("waits", "after", "detached"),
+    [(True, "compute", True), (False, "compute", False), (True, "comm", False)],
+)
+def test_what_the_last_op_of_a_stream_used_last_is_freed_behind_it(
+    waits: bool, after: str, detached: bool
+) -> None:
+    """w is used by f, then by g of another stream. It is detached with g if f has ended by then,
+    and no op of g's stream comes later.
+    """
+    b = GraphBuilder("two streams")
+    b.tensor("w", 10, "parameter", "ddr")
+    b.tensor("a", 10)
+    b.op("f", "m", inputs=["w"], outputs=["a"], duration_ns=10)
+    b.op("g", "m", inputs=["w", "a"] if waits else ["w"], stream="comm", duration_ns=10)
+    b.op("h", "m", inputs=["a"], stream=after, duration_ns=10)
+    plan = policy_named("on_demand").plan(b.build(), MACHINE, 100)
+    assert plan.cache_ops == ((CacheOp(DETACH, 0, "hbm", None, 1),) if detached else ())
+
+
+def test_what_was_written_goes_back_in_the_order_of_the_last_writes() -> None:
+    b = GraphBuilder("two writes")
+    for name in "vw":
+        b.tensor(name, 10, "parameter", "ddr")
+    b.op("f", "m", inputs=["v"], duration_ns=10)
+    b.op("g", "m", mutates=["w"], duration_ns=10)
+    b.op("h", "m", mutates=["v"], duration_ns=10)
+    graph = b.build()
+    plan = policy_named("on_demand").plan(graph, MACHINE, 100)
+    stored = [(graph.tensors[c.tensor].name, c.after) for c in plan.cache_ops if c.op == STORE]
+    assert stored == [("w", 1), ("v", 2)]
 
 
 def test_contents_that_are_overwritten_unread_are_not_stored() -> None:

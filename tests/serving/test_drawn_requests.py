@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import hosim
 from hosim.cli.main import app
 from hosim.errors import InputError
-from hosim.serving.requests import Request, draw_requests
+from hosim.serving.requests import Request, draw_requests, setting_of
 
 
 @pytest.mark.parametrize(
@@ -136,6 +136,12 @@ def test_a_burst_of_any_size_takes_no_more_than_is_asked_for():
     assert [
         request.arrival_ns for request in draw_requests("bursts:rate=10:size=999999999999:count=3")
     ] == [0, 0, 0]
+
+
+def test_what_a_text_says_of_a_setting():
+    text = "poisson:rate=10:lengths=C:/a=b.jsonl:count=3"
+    found = [setting_of(text, name) for name in ("rate", "lengths", "count", "poisson", "cou")]
+    assert found == ["10", "C:/a=b.jsonl", "3", None, None]
 
 
 def test_a_process_that_there_is_not():

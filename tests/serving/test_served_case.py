@@ -194,9 +194,15 @@ def test_a_default_that_is_written_changes_no_fingerprint(folder: Path) -> None:
     (plain,) = suite_of(folder).cases
     (full,) = suite_of(folder, more=', token_budget = 2048, overhead = "0 ms", ahead = true').cases
     (other,) = suite_of(folder, more=", token_budget = 64").cases
-    one, two, three = (measure_served(case).record.fingerprints for case in (plain, full, other))
+    now = measure_served(plain)
+    one, two, three = (
+        found.record.fingerprints for found in (now, measure_served(full), measure_served(other))
+    )
     assert one == two
     assert {key for key in one if one[key] != three[key]} == {"plan"}
+    # of the same question one line says that the simulation has changed, unless its version has
+    older = replace(now.record, versions={**now.record.versions, "serving": 0})
+    assert [len(explain_served(before, now, [])) for before in (now.record, older)] == [1, 0]
 
 
 def test_more_is_better_of_rates_and_hits() -> None:

@@ -135,6 +135,14 @@ def test_requests(text, expected, tmp_path):
             "line 2, TIMESTAMP: expected a date and time such as 2023-11-16 ",
         ),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n1,1", "line 2: "),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1, "priority": "soon"}',
+            "line 1, priority: expected a whole number, got 'soon'",
+        ),
+        (
+            '{"arrival_s": 1, "prompt_tokens": 1, "output_tokens": 1, "follows": 0.5}',
+            "line 1, follows: expected a whole number, got '0.5'",
+        ),
     ],
 )
 def test_what_is_no_request(text, message, tmp_path):

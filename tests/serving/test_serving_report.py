@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from rendered import facts
+from rendered import facts, lines, table
 from typer.testing import CliRunner
 
 from hosim.cli.main import app
@@ -19,7 +19,10 @@ from hosim.serving.report import (
     curves,
     queue_growth,
     serving_figure,
+    serving_fit,
+    serving_frontier,
     serving_frontier_answer,
+    serving_sweep,
     serving_trace,
     serving_widget,
 )
@@ -119,6 +122,15 @@ def test_the_trace(served):
     assert json.loads(json.dumps(data)) == data
 
 
+def test_the_trace_names_engines_where_there_are_several(served):
+    def names(instances):
+        samples = [replace(s, instance=k % instances) for k, s in enumerate(served.samples)]
+        events = serving_trace(replace(served, samples=tuple(samples)))["traceEvents"]
+        return [e["args"]["name"] for e in events if e["name"] == "process_name"]
+
+    assert (names(1), names(2)) == (["requests", "engine"], ["requests", "engine 0", "engine 1"])
+
+
 def test_pictures_are_the_same_every_time(served):
     one, other = (image(serving_figure(served), "svg") for _ in range(2))
     assert one == other
@@ -132,6 +144,28 @@ def test_pictures_are_the_same_every_time(served):
         "first token: mean 23 ns",
     ):
         assert told in text
+
+
+def test_the_figure_has_sequences_blocks_and_latencies_over_time(served):
+    """One sequence runs from 0, two from 14 on, and none from 45 to 100; of 10 blocks at most 5 are
+    held. Requests of 0, 5 and 100 ns have their first tokens after 14, 40 and 14 ns.
+    """
+    running, held, waits = serving_figure(served).axes
+    lines_of = [
+        [(x, int(y)) for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+        for line in running.get_lines()
+    ]
+    assert lines_of[0][:4] == [(0, 1), (14, 2), (32, 2), (45, 0)]
+    assert lines_of[0][-1] == (114, 0)
+    assert {y for _, y in lines_of[1]} == {0}
+    (area,) = held.collections
+    assert max(y for _, y in area.get_paths()[0].vertices) == 5
+    assert list(held.get_lines()[0].get_ydata()) == [10, 10]
+    last, first = waits.get_lines()
+    assert list(last.get_xdata()) == list(first.get_xdata()) == [0, 5, 100]
+    assert (list(last.get_ydata()), list(first.get_ydata())) == ([45, 40, 14], [14, 40, 14])
+    assert [axes.get_ylabel() for axes in (running, held)] == ["sequences", "blocks"]
+    assert {axes.get_xlim() for axes in (running, held, waits)} == {(0, 114)}
 
 
 def test_the_command_writes_picture_page_and_trace(tmp_path):
@@ -255,3 +289,87 @@ def test_a_frontier_says_which_size_pays() -> None:
     size = "lru:tiers=ddr=20GB"
     assert facts(told(100.0, 199.0, 200.0), size).endswith(f"18.6 GiB, {size}, 0.5 %")
     assert size not in told(100.0, 198.0, 200.0)
+
+
+GIB, MS = 1 << 30, 10**6
+SHOWN = ("ttft_mean_ns", "ttft_p95_ns", "tpot_mean_ns", "tpot_p95_ns", "latency_mean_ns")
+SHOWN += ("requests_per_s", "output_tokens_per_s", "goodput_share", "prefix_hit_share")
+SHOWN += ("preemptions", "requests_low_per_s", "requests_high_per_s", "error")
+
+
+def point(blocks: int, **figures: object) -> dict[str, object]:
+    none = dict.fromkeys(SHOWN)
+    return {**none, "blocks": blocks, "feasible": True, "pareto": False, **figures}
+
+
+POINTS = [
+    point(10, requests_per_s=4.25, requests_low_per_s=4.0, requests_high_per_s=4.5)
+    | {"cache_bytes": 2 * GIB, "pareto": True, "ttft_p95_ns": 2 * MS},
+    point(20, requests_per_s=150.6, cache_bytes=4 * GIB, ttft_p95_ns=3 * MS, goodput_share=0.5),
+    point(30, feasible=False, error="no room", cache_bytes=8 * GIB),
+]
+
+
+def test_a_frontier_has_what_is_paid_and_the_interval_of_what_it_buys() -> None:
+    shown = lines(serving_frontier(POINTS, ["blocks"], "requests_per_s", "cache_bytes"))
+    assert [*shown[:6], shown[-1]] == table("""
+        Frontier
+                                                           first token,  within
+         blocks  best     cache  goodput/s  90 % interval           P95  limits
+         ──────────────────────────────────────────────────────────────────────
+         10       yes  2.00 GiB       4.25       4 to 4.5       2.00 ms       -
+         20            4.00 GiB        151         - to -       3.00 ms  50.0 %
+        no room
+    """)
+    alone = lines(serving_frontier(POINTS[1:], ["cache_bytes"], "requests_per_s", "blocks"))
+    titles = " ".join(alone[1:3])
+    assert "interval" not in titles
+    assert " blocks " in titles
+
+
+def test_a_sweep_has_the_ends_of_a_point_or_the_spread_of_seeds_below_it() -> None:
+    shown = lines(serving_sweep(POINTS, ["blocks"]))
+    assert [*shown[:8], shown[-1]] == table("""
+        Serving
+                     its              within
+         blocks      P95  requests/s  limits
+         ───────────────────────────────────
+         10      2.00 ms        4.25       -
+         low           -           4       -
+         high          -         4.5       -
+         20      3.00 ms         151  50.0 %
+        no room
+    """)
+    seeds = [
+        point(blocks, requests_per_s=10.0 * blocks + seed) | {"requests.seed": seed}
+        for blocks in (1, 2)
+        for seed in (1, 2, 3)
+    ]
+    assert lines(serving_sweep(seeds, ["blocks", "requests.seed"]))[:-1] == table("""
+        Serving
+         blocks  requests/s
+         ──────────────────
+         1               12
+         P5              11
+         P95             13
+         2               22
+         P5              21
+         P95             23
+    """)
+
+
+def test_values_that_were_tried_are_within_the_limits_or_not() -> None:
+    rates = {"requests_per_s": 3.5, "output_tokens_per_s": 350.4}
+    rows = [
+        {"rate": 4, "within": True, "ttft_p95_ns": 2 * MS, **rates},
+        {"rate": 8, "within": False, "ttft_p95_ns": None, **dict.fromkeys(rates)},
+    ]
+    assert lines(serving_fit(rows, ["ttft.p95"], "a rate of 4", True)) == table("""
+        Tried
+               within
+         rate  limits  ttft.p95  requests/s  tokens/s
+         ────────────────────────────────────────────
+         4        yes   2.00 ms         3.5       350
+         8         no         -           -         -
+        a rate of 4.
+    """)

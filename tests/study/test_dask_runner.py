@@ -236,3 +236,28 @@ def test_a_scheduler_that_goes_at_the_first_question(
         r"continues$",
     ):
         list(cluster(client)(TASKS))
+
+
+class LateAnswers(Answers):
+    """Nothing has come back when it is asked first."""
+
+    asked = 0
+
+    def next_batch(self, block: bool) -> list[Any]:
+        self.asked += 1
+        return [] if self.asked == 1 else super().next_batch(block)
+
+
+def test_it_waits_for_what_has_not_come_unless_the_client_is_closed(
+    distributed: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distributed, "as_completed", LateAnswers, raising=False)
+    rows = list(cluster(FakeClient())(TASKS))
+    assert [row["row of"] for row in rows] == [task.key for task in TASKS]
+    gone = FakeClient()
+    gone.status = "closed"
+    with pytest.raises(HosimError, match="the Dask scheduler has gone"):
+        list(cluster(gone)(TASKS))
+    monkeypatch.setattr(distributed, "as_completed", Answers, raising=False)
+    gone.sent.clear()
+    assert len(list(cluster(gone)(TASKS))) == len(TASKS)  # what has come counts

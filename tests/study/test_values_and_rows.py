@@ -83,6 +83,11 @@ def refused(call: Callable[[], object]) -> str:
             "a: expected percentages at both ends of a range or at neither, got '1GB..50%:3'",
         ),
         ("a=0.5..1", "a: expected a count after a colon, such as 0.5..1:8, got '0.5..1'"),
+        (
+            "policy.k+budget=5GiB,7",
+            "budget: expected sizes with their unit or shares, such as 40GiB,50GiB or "
+            "50..100%:6, got 7",
+        ),
     ],
 )
 def test_what_is_no_axis(text: str, said: str) -> None:

@@ -183,7 +183,7 @@ class Curve:
     makespan_ns: int
 
 
-def _memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
+def _memory_change(axes: Axes, before: Curve, now: Curve) -> None:
     """Both curves over one time axis, each as long as its step; increases are filled."""
     span = max(before.makespan_ns, now.makespan_ns, 1)
     top = max(*before.held, *now.held, 1)
@@ -214,7 +214,6 @@ def _memory_change(axes: Axes, before: Curve, now: Curve) -> Axes:
     axes.set_xlim(0, span / unit)
     axes.set_ylabel(size_name)
     axes.set_xlabel(f"time, {name}")
-    return axes
 
 
 def _edges(curve: Curve, unit: int) -> list[float]:

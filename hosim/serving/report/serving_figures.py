@@ -78,7 +78,7 @@ def _of_one(samples: Sequence[Sample]) -> tuple[Array, list[Array]]:
     return at, values
 
 
-def sequences(axes: Axes, served: Served) -> Axes:
+def sequences(axes: Axes, served: Served) -> None:
     """The sequences that run and those that wait, over time."""
     end = _end_ns(served)
     unit, name = time_unit(end)
@@ -96,10 +96,9 @@ def sequences(axes: Axes, served: Served) -> Axes:
     axes.set_ylabel("sequences")
     axes.set_title("Sequences")
     _over_time(axes, end, unit, name)
-    return axes
 
 
-def cache(axes: Axes, served: Served) -> Axes:
+def cache(axes: Axes, served: Served) -> None:
     """The blocks of the cache that are held, over time, and how many there are."""
     end = _end_ns(served)
     unit, name = time_unit(end)
@@ -121,11 +120,10 @@ def cache(axes: Axes, served: Served) -> Axes:
     axes.set_ylabel("blocks")
     axes.set_title("Cache")
     _over_time(axes, end, unit, name)
-    return axes
 
 
-def latencies(axes: Axes, served: Served) -> Axes:
-    """Return the time that each request waited for its first token and for its last one, by its
+def latencies(axes: Axes, served: Served) -> None:
+    """The time that each request waited for its first token and for its last one, by its
     arrival; of very many every so many.
     """
     frame = served.frame()
@@ -150,7 +148,6 @@ def latencies(axes: Axes, served: Served) -> Axes:
     axes.set_ylabel(f"after the arrival, {own_name}")
     axes.set_title("Latencies by arrival")
     _over_time(axes, end, unit, name)
-    return axes
 
 
 def serving_figure(served: Served) -> Figure:
