@@ -43,20 +43,15 @@ class Program:
     """
 
     def __init__(self, c: Any) -> None:
-        self.ops, self.tensors, self.uses = (
-            c["ops"],
-            c["tensors"],
-            [{*op["reads"], *op["writes"]} for op in c["ops"]],
-        )
-        self.before, self.versions, last = (
-            list[set[int]](),
-            list[dict[int, int]](),
-            dict[str, int](),
-        )
+        self.ops, self.tensors = c["ops"], c["tensors"]
+        self.uses = [{*op["reads"], *op["writes"]} for op in self.ops]
+        self.before: list[set[int]] = []
+        self.versions: list[dict[int, int]] = []
         self.users, self.writers = (
             defaultdict[int, list[int]](list),
             defaultdict[int, list[int]](list),
         )
+        last: dict[str, int] = {}
         for i, op in enumerate(self.ops):
             self.versions.append({t: (self.writers[t] or [-1])[-1] for t in op["reads"]})
             known = {*op["deps"], *self.versions[i].values(), last.get(op["stream"], -1)}
@@ -79,20 +74,12 @@ class DeviceEvents:
     """
 
     def __init__(self, c: Any, program: Program, events: Any) -> None:
-        self.c, self.program, self.times, self.transfers = (
-            c,
-            program,
-            events["ops"],
-            events["transfers"],
-        )
-        self.moves, self.end = (
-            [*c["cache_ops"], *events["decided"]],
-            max([0, *(end for *_, end in (*self.times, *self.transfers))]),
-        )
-        self.spans, self.contents = (
-            defaultdict[Any, list[tuple[int, int]]](list),
-            defaultdict[Any, list[Any]](list),
-        )
+        self.c, self.program = c, program
+        self.times, self.transfers = events["ops"], events["transfers"]
+        self.moves = [*c["cache_ops"], *events["decided"]]
+        self.end = max([0, *(end for *_, end in (*self.times, *self.transfers))])
+        self.spans = defaultdict[Any, list[tuple[int, int]]](list)
+        self.contents = defaultdict[Any, list[Any]](list)
         self.held = [
             (op["tier"], start, end, op["workspace"])
             for op, (start, end) in zip(c["ops"], self.times, strict=True)
@@ -155,23 +142,16 @@ class DeviceEvents:
         """Return the times at which each cache op moves: it copies valid contents, all of them, hop
         by hop, and its chunks hold room between two hops.
         """
-        hops, when = (
-            defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list)),
-            dict[int, tuple[int, int]](),
-        )
+        hops = defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list))
+        when: dict[int, tuple[int, int]] = {}
         for k, channel, size, start, end in self.transfers:
             hops[k][channel].append((start, end, size))
-            when[k] = (
-                min(start, when.get(k, (start, end))[0]),
-                max(end, when.get(k, (start, end))[1]),
-            )
+            first, last = when.get(k, (start, end))
+            when[k] = min(start, first), max(end, last)
         for k, crossed in sorted(hops.items(), key=lambda hop: when[hop[0]][1]):
             _, t, here, target, _ = self.moves[k]
-            said, before, version = (
-                f"cache op {k}, of {self.program.tensors[t][0]},",
-                Amounts(),
-                list[int](),
-            )
+            said = f"cache op {k}, of {self.program.tensors[t][0]},"
+            before, version = Amounts(), list[int]()
             while here != target or not before:
                 ways = [name for name in crossed if self.c["channels"][name]["from"] == here]
                 require(len(ways) == 1, "{} takes no single way to {}", said, target)
@@ -259,9 +239,8 @@ class DeviceEvents:
         """
         for i, (op, (start, end)) in enumerate(zip(self.c["ops"], self.times, strict=True)):
             require(end - start >= op["ns"], "op {} ends before its duration is over", op["name"])
-            room = op["workspace"] + sum(
-                self.program.tensors[t][1] for t in self.program.uses[i]
-            )  # also of an op that takes no time
+            # also of an op that takes no time
+            room = op["workspace"] + sum(self.program.tensors[t][1] for t in self.program.uses[i])
             require(
                 room <= self.c["tiers"][op["tier"]]["bytes"],
                 "op {} uses more than {} has room for",
@@ -318,9 +297,8 @@ def flows(jobs: Amounts, bytes_per_s: int) -> bool:
         while waiting and room > 0:
             due, left = heapq.heappop(waiting)
             room -= left
-            if max(room, 0) < bytes_per_s * (
-                start - due
-            ):  # it has come when what is left of the room begins
+            # it has come when what is left of the room begins
+            if max(room, 0) < bytes_per_s * (start - due):
                 return False
             if room < 0:
                 heapq.heappush(waiting, (due, -room))
@@ -365,12 +343,11 @@ def machine(c: Any, devices: list[DeviceEvents]) -> str:
     for link in c["links"]:
         jobs = defaultdict[int, Amounts](list)
         for of, device in zip(link["of"], devices, strict=True):
-            for _, on, size, start, end in device.transfers:
-                jobs[of] += (
-                    [(start + c["channels"][on]["latency_ns"], end, size)]
-                    if on in link["carries"]
-                    else []
-                )
+            jobs[of] += [
+                (start + c["channels"][on]["latency_ns"], end, size)
+                for _, on, size, start, end in device.transfers
+                if on in link["carries"]
+            ]
         fine = all(flows(own, link["bytes_per_s"]) for own in jobs.values())
         require(
             fine, "{} would have to carry more than {:,} B/s", link["name"], link["bytes_per_s"]
@@ -554,11 +531,8 @@ def prove(text: str) -> str:
     for device in devices:
         device.used()
         device.planned()
-    peaks, end, least = (
-        machine(c, devices),
-        max(device.end for device in devices),
-        bound(c, program),
-    )
+    peaks, least = machine(c, devices), bound(c, program)
+    end = max(device.end for device in devices)
     require(
         end == c["makespan_ns"],
         "the last event ends at {:,} ns, not at {:,} ns",
