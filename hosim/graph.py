@@ -174,13 +174,9 @@ class Graph(Deriving, InCells):
         """The stream whose figures are a result's: ``compute``, or the first one where none has
         that name.
         """
-        return (
-            MAIN_STREAM
-            if MAIN_STREAM in self.streams
-            else self.streams[0]
-            if self.streams
-            else MAIN_STREAM
-        )
+        if MAIN_STREAM in self.streams or not self.streams:
+            return MAIN_STREAM
+        return self.streams[0]
 
     @cached_property
     def elsewhere(self) -> tuple[int, ...]:

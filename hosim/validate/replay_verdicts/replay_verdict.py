@@ -52,13 +52,9 @@ def by_launches(trace: KinetoTrace, order: ProgramOrder) -> tuple[int, ...]:
         free: int | None = None
         for i in queue:
             op = trace.ops[i]
-            ready = (
-                op.start_ns
-                if op.call is None and free is None
-                else trace.calls[op.call].end_ns
-                if op.call is not None
-                else 0
-            )
+            ready = op.start_ns if free is None else 0
+            if op.call is not None:
+                ready = trace.calls[op.call].end_ns
             starts[i] = ready if free is None else max(ready, free)
             free = starts[i] + op.duration_ns
     return tuple(starts)
