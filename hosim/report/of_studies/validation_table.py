@@ -116,10 +116,10 @@ def _reserved(memory: Mapping[str, Any]) -> tuple[str, str, str]:
     if simulated is not None or low is None:
         return _size(measured), _size(simulated), _error(measured, simulated)
     allowed = f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}"
-    if measured is None:
-        return _size(measured), allowed, NOTHING
-    within = low <= measured <= (high or measured)
-    return _size(measured), allowed, "within" if within else "outside"
+    verdict = NOTHING
+    if measured is not None:
+        verdict = "within" if low <= measured <= (high or measured) else "outside"
+    return _size(measured), allowed, verdict
 
 
 def time_and_share(ns: int, span_ns: int) -> str:

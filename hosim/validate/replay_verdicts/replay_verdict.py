@@ -265,7 +265,13 @@ def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdi
     best = tried[-1]
     if not explains(best.rest, *rivals):
         best = next((one for one in tried if within(one.rest)), best)
-    return Verdict(False, errors, *rivals, _spans(built, found, best.named), best.rest)
+    return Verdict(
+        False,
+        errors,
+        *rivals,
+        unexplained_spans(built, found, sorted(best.named.ops), sorted(best.named.calls)),
+        best.rest,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,10 +310,6 @@ def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
             if abs(now - before) > least_ns
         }
     return GivenTimes(tried.named.ops | jumps, tried.named.calls)
-
-
-def _spans(built: Structure, found: OneStep, named: GivenTimes) -> tuple[UnexplainedSpan, ...]:
-    return unexplained_spans(built, found, sorted(named.ops), sorted(named.calls))
 
 
 def _rest(built: Structure, named: GivenTimes, starts: Sequence[int]) -> StartErrors:
