@@ -30,7 +30,6 @@ from hosim.io.importers.recordings import (
 from hosim.units import human_percent
 from hosim.validate.recorded_steps import (
     GivenTimes,
-    OneStep,
     StartErrors,
     StructuralReplay,
     Structure,
@@ -222,7 +221,9 @@ def best_structure(trace: KinetoTrace) -> tuple[Structure, StructuralReplay, Riv
     errors of the trivial predictions.
     """
     built = structure(trace)
-    rivals = _rivals(built)  # of the waits that are recorded, not of those that it repeats
+    # of the waits that are recorded, not of those that it repeats
+    held = by_held_host(trace, built.order, built.waits)
+    rivals = start_errors(trace.ops, by_launches(trace, built.order)), start_errors(trace.ops, held)
     replayed = structural_replay(built)
     if not explains(_errors(built, replayed), *rivals):
         again = recurring_structure(built)
@@ -233,12 +234,6 @@ def best_structure(trace: KinetoTrace) -> tuple[Structure, StructuralReplay, Riv
 
 def _errors(built: Structure, replayed: StructuralReplay) -> StartErrors:
     return start_errors(built.trace.ops, [op.simulated_start_ns for op in replayed.ops])
-
-
-def _rivals(built: Structure) -> Rivals:
-    trace, order = built.trace, built.order
-    alone, held = by_launches(trace, order), by_held_host(trace, order, built.waits)
-    return start_errors(trace.ops, alone), start_errors(trace.ops, held)
 
 
 def explains(errors: StartErrors, *rivals: StartErrors) -> bool:
@@ -254,7 +249,11 @@ def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdi
     found = one_step(built)
     tried: list[_Naming] = []
     for share in _SHARES:
-        named = _off_by(found, max(1, errors.span_ns // share))
+        least_ns = max(1, errors.span_ns // share)
+        named = GivenTimes(
+            frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns),
+            frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns),
+        )
         if not tried or named != tried[-1].named:
             tried.append(_naming(built, named))
         if explains(tried[-1].rest, *rivals):
@@ -288,13 +287,6 @@ class _Naming:
 def _naming(built: Structure, named: GivenTimes) -> _Naming:
     starts = starts_given(built, named)
     return _Naming(named, starts, _rest(built, named, starts))
-
-
-def _off_by(found: OneStep, least_ns: int) -> GivenTimes:
-    return GivenTimes(
-        frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns),
-        frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns),
-    )
 
 
 def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
