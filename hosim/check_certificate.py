@@ -43,20 +43,15 @@ class Program:
     """
 
     def __init__(self, c: Any) -> None:
-        self.ops, self.tensors, self.uses = (
-            c["ops"],
-            c["tensors"],
-            [{*op["reads"], *op["writes"]} for op in c["ops"]],
-        )
-        self.before, self.versions, last = (
-            list[set[int]](),
-            list[dict[int, int]](),
-            dict[str, int](),
-        )
+        self.ops, self.tensors = c["ops"], c["tensors"]
+        self.uses = [{*op["reads"], *op["writes"]} for op in self.ops]
+        self.before: list[set[int]] = []
+        self.versions: list[dict[int, int]] = []
         self.users, self.writers = (
             defaultdict[int, list[int]](list),
             defaultdict[int, list[int]](list),
         )
+        last: dict[str, int] = {}
         for i, op in enumerate(self.ops):
             self.versions.append({t: (self.writers[t] or [-1])[-1] for t in op["reads"]})
             known = {*op["deps"], *self.versions[i].values(), last.get(op["stream"], -1)}
@@ -79,20 +74,12 @@ class DeviceEvents:
     """
 
     def __init__(self, c: Any, program: Program, events: Any) -> None:
-        self.c, self.program, self.times, self.transfers = (
-            c,
-            program,
-            events["ops"],
-            events["transfers"],
-        )
-        self.moves, self.end = (
-            [*c["cache_ops"], *events["decided"]],
-            max([0, *(end for *_, end in (*self.times, *self.transfers))]),
-        )
-        self.spans, self.contents = (
-            defaultdict[Any, list[tuple[int, int]]](list),
-            defaultdict[Any, list[Any]](list),
-        )
+        self.c, self.program = c, program
+        self.times, self.transfers = events["ops"], events["transfers"]
+        self.moves = [*c["cache_ops"], *events["decided"]]
+        self.end = max([0, *(end for *_, end in (*self.times, *self.transfers))])
+        self.spans = defaultdict[Any, list[tuple[int, int]]](list)
+        self.contents = defaultdict[Any, list[Any]](list)
         self.held = [
             (op["tier"], start, end, op["workspace"])
             for op, (start, end) in zip(c["ops"], self.times, strict=True)
@@ -155,23 +142,16 @@ class DeviceEvents:
         """Return the times at which each cache op moves: it copies valid contents, all of them, hop
         by hop, and its chunks hold room between two hops.
         """
-        hops, when = (
-            defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list)),
-            dict[int, tuple[int, int]](),
-        )
+        hops = defaultdict[int, dict[str, Amounts]](lambda: defaultdict(list))
+        when: dict[int, tuple[int, int]] = {}
         for k, channel, size, start, end in self.transfers:
             hops[k][channel].append((start, end, size))
-            when[k] = (
-                min(start, when.get(k, (start, end))[0]),
-                max(end, when.get(k, (start, end))[1]),
-            )
+            first, last = when.get(k, (start, end))
+            when[k] = min(start, first), max(end, last)
         for k, crossed in sorted(hops.items(), key=lambda hop: when[hop[0]][1]):
             _, t, here, target, _ = self.moves[k]
-            said, before, version = (
-                f"cache op {k}, of {self.program.tensors[t][0]},",
-                Amounts(),
-                list[int](),
-            )
+            said = f"cache op {k}, of {self.program.tensors[t][0]},"
+            before, version = Amounts(), list[int]()
             while here != target or not before:
                 ways = [name for name in crossed if self.c["channels"][name]["from"] == here]
                 require(len(ways) == 1, "{} takes no single way to {}", said, target)
@@ -259,9 +239,8 @@ class DeviceEvents:
         """
         for i, (op, (start, end)) in enumerate(zip(self.c["ops"], self.times, strict=True)):
             require(end - start >= op["ns"], "op {} ends before its duration is over", op["name"])
-            room = op["workspace"] + sum(
-                self.program.tensors[t][1] for t in self.program.uses[i]
-            )  # also of an op that takes no time
+            # also of an op that takes no time
+            room = op["workspace"] + sum(self.program.tensors[t][1] for t in self.program.uses[i])
             require(
                 room <= self.c["tiers"][op["tier"]]["bytes"],
                 "op {} uses more than {} has room for",
@@ -318,9 +297,8 @@ def flows(jobs: Amounts, bytes_per_s: int) -> bool:
         while waiting and room > 0:
             due, left = heapq.heappop(waiting)
             room -= left
-            if max(room, 0) < bytes_per_s * (
-                start - due
-            ):  # it has come when what is left of the room begins
+            # it has come when what is left of the room begins
+            if max(room, 0) < bytes_per_s * (start - due):
                 return False
             if room < 0:
                 heapq.heappush(waiting, (due, -room))
@@ -365,12 +343,11 @@ def machine(c: Any, devices: list[DeviceEvents]) -> str:
     for link in c["links"]:
         jobs = defaultdict[int, Amounts](list)
         for of, device in zip(link["of"], devices, strict=True):
-            for _, on, size, start, end in device.transfers:
-                jobs[of] += (
-                    [(start + c["channels"][on]["latency_ns"], end, size)]
-                    if on in link["carries"]
-                    else []
-                )
+            jobs[of] += [
+                (start + c["channels"][on]["latency_ns"], end, size)
+                for _, on, size, start, end in device.transfers
+                if on in link["carries"]
+            ]
         fine = all(flows(own, link["bytes_per_s"]) for own in jobs.values())
         require(
             fine, "{} would have to carry more than {:,} B/s", link["name"], link["bytes_per_s"]
@@ -408,33 +385,76 @@ def leg(c: Any, program: Program, dual: Any) -> Fraction:
     later is somewhere at ``to``. By weak duality: where weights of links are 1 together at most,
     ways cost no more than the time. Tiers have a price for each byte without room.
     """
-    ops, a, b, tiers = c["ops"], dual["from"], dual["to"], c["tiers"]
-    weights = {int(k): Fraction(*weight) for k, weight in dual["weights"].items()}
+    a, b = dual["from"], dual["to"]
+    weights = weights_of(c, dual)
+    come, gone, needed = moving(c, program, a, b)
+    cost = {
+        (tier, back): ways(c, weights, tier, back)
+        for tier in {op["tier"] for op in c["ops"]}
+        for back in (False, True)
+    }
+    repeated = a is b is None and c["repeats"]
+    homes = dict(c["homes"]) if a is None and c["at_home"] else {}
+    total = Fraction(0)
+    for at, moved, back, key in ((a, come, False, "room"), (b, gone, True, "later")):
+        price = {tier: Fraction(*dual[key].get(tier, (0, 1))) for tier in c["tiers"]}
+        short = without_room(c, program, at, moved)
+        total += sum(price[tier] * short[tier] for tier in price)
+        for t, tier in moved.items():
+            size, each = c["tensors"][t][1], [cost[tier, back]]
+            worth = {tier: price[tier] * min(size, short[tier]) for tier in price}
+            last = (program.writers[t] or [-1])[-1]
+            if repeated and (t, last) in needed:  # what is written goes back to where it was
+                each.append(cost[c["ops"][last]["tier"], True])
+            places = [homes[t]] if t in homes else list(price)
+            total -= sum(worth.values())
+            total += min(
+                [
+                    size * sum(one[tier] for one in each) + worth[tier]
+                    for tier in places
+                    if all(tier in one for one in each)
+                ],
+                default=0,
+            )
+    return total
+
+
+def weights_of(c: Any, dual: Any) -> dict[int, Fraction]:
+    """The weights of links in a leg, whose ends and multipliers have to be possible."""
+    a, b = dual["from"], dual["to"]
     require(a is None or b is None or a < b, "a leg ends before it begins")
+    multipliers = [one for key in ("weights", "room", "later") for one in dual[key].values()]
+    require(all(Fraction(*one) >= 0 for one in multipliers), "a multiplier is below 0")
+    weights = {int(k): Fraction(*weight) for k, weight in dual["weights"].items()}
     require(
-        all(
-            Fraction(*one) >= 0
-            for key in ("weights", "room", "later")
-            for one in dual[key].values()
-        ),
-        "a multiplier is below 0",
-    )
-    streams = {ops[i]["stream"] for i in (a, b) if i is not None} or {op["stream"] for op in ops}
-    require(
-        sum(weights.values()) <= 1 and (a is b is None or len(streams) == 1),
+        sum(weights.values()) <= 1 and (a is b is None or len(streams_of(c, a, b)) == 1),
         "a leg has weights above 1 or goes from stream to stream",
     )
+    return weights
+
+
+def streams_of(c: Any, a: int | None, b: int | None) -> set[str]:
+    """The streams that a leg from op ``a`` to op ``b`` is about: theirs, or all."""
+    return {c["ops"][i]["stream"] for i in (a, b) if i is not None} or {
+        op["stream"] for op in c["ops"]
+    }
+
+
+def moving(
+    c: Any, program: Program, a: int | None, b: int | None
+) -> tuple[dict[int, str], dict[int, str], set[tuple[int, int]]]:
+    """What moves in a leg from op ``a`` to op ``b``: the tensors that come, the tensors that go,
+    each with the tier of its op, and the versions that are needed later.
+    """
+    ops, streams = c["ops"], streams_of(c, a, b)
     ours = [i for i, op in enumerate(ops) if op["stream"] in streams]
     inside = [i for i in ours if (a is None or a < i) and (b is None or i <= b)]
-    there, used = (
-        {-1} if a is None else {-1, *[i for i in ours if i <= a]},
-        [set() if i is None else program.uses[i] for i in (a, b)],
-    )
+    there = {-1} if a is None else {-1, *[i for i in ours if i <= a]}
     come = {
         t: ops[i]["tier"]
         for i in inside
         for t, v in program.versions[i].items()
-        if v in there and t not in used[0]
+        if v in there and (a is None or t not in program.uses[a])
     }
     needed = {
         (t, v) for i in ours if b is not None and i > b for t, v in program.versions[i].items()
@@ -449,55 +469,22 @@ def leg(c: Any, program: Program, dual: Any) -> Fraction:
         for i in inside
         if b is not None and i < b
         for t in ops[i]["writes"]
-        if (t, i) in needed and t not in used[1]
+        if (t, i) in needed and t not in program.uses[b]
     }
-    cost = {
-        (tier, back): ways(c, weights, tier, back)
-        for tier in {op["tier"] for op in ops}
-        for back in (False, True)
-    }
-    total, homes, sizes = (
-        Fraction(0),
-        dict(c["homes"]) if a is None and c["at_home"] else {},
-        [size for _, size, _ in c["tensors"]],
-    )
-    for at, moving, back, key, use in (
-        (a, come, False, "room", used[0]),
-        (b, gone, True, "later", used[1]),
-    ):
-        price, short, held = dict[str, Fraction](), dict[str, int](), sum(sizes[t] for t in moving)
-        # what moves and is not in a tier has so many bytes at least, no tensor more of them than
-        # all
-        for tier in tiers:
-            taken = (
-                ops[at]["workspace"] + sum(sizes[t] for t in use)
-                if at is not None and ops[at]["tier"] == tier
-                else 0
-            )
-            price[tier], short[tier] = (
-                Fraction(*dual[key].get(tier, (0, 1))),
-                max(0, held + taken - tiers[tier]["bytes"]),
-            )
-            total += price[tier] * short[tier]
-        for t, tier in moving.items():
-            each, worth = (
-                [cost[tier, back]],
-                {tier: price[tier] * min(sizes[t], short[tier]) for tier in tiers},
-            )
-            if a is b is None and c["repeats"] and (t, (program.writers[t] or [-1])[-1]) in needed:
-                each.append(
-                    cost[ops[program.writers[t][-1]]["tier"], True]
-                )  # what is written goes back to where it was
-            where = [
-                tier
-                for tier in ([homes[t]] if t in homes else tiers)
-                if all(tier in one for one in each)
-            ]
-            total += min(
-                [sizes[t] * sum(one[tier] for one in each) + worth[tier] for tier in where],
-                default=0,
-            ) - sum(worth.values())
-    return total
+    return come, gone, needed
+
+
+def without_room(c: Any, program: Program, at: int | None, moved: dict[int, str]) -> dict[str, int]:
+    """By tier, the bytes of what moves that it has no room for beside op ``at``: so many are in
+    other tiers at least.
+    """
+    held = sum(c["tensors"][t][1] for t in moved)
+    short = {name: max(0, held - tier["bytes"]) for name, tier in c["tiers"].items()}
+    if at is not None:
+        op = c["ops"][at]
+        taken = op["workspace"] + sum(c["tensors"][t][1] for t in program.uses[at])
+        short[op["tier"]] = max(0, held + taken - c["tiers"][op["tier"]]["bytes"])
+    return short
 
 
 def bound(c: Any, program: Program) -> int:
@@ -544,11 +531,8 @@ def prove(text: str) -> str:
     for device in devices:
         device.used()
         device.planned()
-    peaks, end, least = (
-        machine(c, devices),
-        max(device.end for device in devices),
-        bound(c, program),
-    )
+    peaks, least = machine(c, devices), bound(c, program)
+    end = max(device.end for device in devices)
     require(
         end == c["makespan_ns"],
         "the last event ends at {:,} ns, not at {:,} ns",

@@ -309,7 +309,8 @@ class _Recomputing:
                 )
             self.names.add(entry.name)
             op, before = index[entry.op], index[entry.before]
-            self._check_pure(graph.ops[op], j)
+            if wrong := why_once(graph, graph.ops[op]):
+                raise GraphError(f"op {entry.op!r} {wrong}", where=f"recompute[{j}].op")
             if op >= before:
                 raise GraphError(
                     f"op {entry.op!r} has not run before op {entry.before!r}: it cannot run again "
@@ -318,10 +319,6 @@ class _Recomputing:
                 )
             self.before.setdefault(before, []).append((j, op, entry.name))
             self.read[op] = ()
-
-    def _check_pure(self, op: Op, j: int) -> None:
-        if wrong := why_once(self.base, op):
-            raise GraphError(f"op {op.name!r} {wrong}", where=f"recompute[{j}].op")
 
     def steps(self) -> Iterator[Step]:
         for i, op in enumerate(self.base.ops):

@@ -8,7 +8,7 @@ for networkx' algorithms.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain, pairwise
@@ -59,12 +59,12 @@ def _check_head(name: object, meta: object, where: str) -> None:
         raise GraphError(f"expected a mapping, got {shown(meta, 60)}", where="meta")
 
 
-def _new_op(
-    name: Any, row: tuple[Any, ...], named: list[int], ends: Iterable[int], more: OpFields
-) -> Op:
-    """An op of what a builder is given; ``named`` are the positions in its lists, ``ends`` where
-    each of these ends. Raises :class:`GraphError`.
+def _new_op(name: Any, key: tuple[Any, ...], named: list[int], more: OpFields) -> Op:
+    """An op of what a builder is given; ``named`` are the positions in its lists. ``key`` says
+    where each of these ends, and has the kind, the stream, the duration and the FLOP. Raises
+    :class:`GraphError`.
     """
+    *ends, kind, stream, duration_ns, flops = key[:8]
     also_on = more.get("also_on")
     if not isinstance(also_on, Mapping | None) or not all(
         [isinstance(other, str) for other in also_on or ()]
@@ -73,9 +73,13 @@ def _new_op(
             f"expected a mapping of processors to durations, got {shown(also_on, 60)}",
             where=f"op {printable(str(name))}, also_on",
         )
-    lists: list[Any] = [tuple(named[begin:end]) for begin, end in pairwise((0, *ends))]
+    read, made, changed, awaited = [tuple(named[begin:end]) for begin, end in pairwise((0, *ends))]
     others: dict[str, Any] = {**more, "also_on": tuple((also_on or {}).items())}
-    return Op(name, row[0], *lists, *row[1:], **others)
+    return Op(name, kind, read, made, changed, awaited, stream, duration_ns, flops, **others)
+
+
+def _listed_twice(what: str, position: int, name: str) -> GraphError:
+    return GraphError(f"{what} name {name!r} is listed twice", where=f"{what}s[{position}].name")
 
 
 def _are_plain(more: OpFields) -> bool:
@@ -170,13 +174,9 @@ class Graph(Deriving, InCells):
         """The stream whose figures are a result's: ``compute``, or the first one where none has
         that name.
         """
-        return (
-            MAIN_STREAM
-            if MAIN_STREAM in self.streams
-            else self.streams[0]
-            if self.streams
-            else MAIN_STREAM
-        )
+        if MAIN_STREAM in self.streams or not self.streams:
+            return MAIN_STREAM
+        return self.streams[0]
 
     @cached_property
     def elsewhere(self) -> tuple[int, ...]:
@@ -371,8 +371,7 @@ class GraphBuilder:
             code, made = len(so_far.alike), Tensor(name, size_bytes, kind, home, persistent, of)
         position = len(so_far.codes)
         if self._tensor_at.setdefault(name, position) != position:
-            where = f"tensors[{position}].name"
-            raise GraphError(f"tensor name {name!r} is listed twice", where=where)
+            raise _listed_twice("tensor", position, name)
         if made is not None:
             so_far.new(key, made)
         so_far.codes.append(code)
@@ -462,11 +461,9 @@ class GraphBuilder:
                     raise KeyError
                 code, made = so_far.known[key], None
             except (KeyError, TypeError):  # new, or not to be compared with what is known
-                row, ends = (kind, stream, duration_ns, flops), (read, written, mutated, awaited)
-                code, made = len(so_far.alike), _new_op(name, row, named[start:], ends, more)
+                code, made = len(so_far.alike), _new_op(name, key, named[start:], more)
             if name in self._taken:
-                where = f"ops[{len(so_far.codes)}].name"
-                raise GraphError(f"op name {name!r} is listed twice", where=where)
+                raise _listed_twice("op", len(so_far.codes), name)
             self._taken.add(name)
         except BaseException as error:
             listed, given = (read, written, mutated, awaited), (inputs, outputs, mutates, deps)

@@ -548,9 +548,11 @@ def _check(hardware: Hardware) -> None:
     """Raise :class:`HardwareError` at the first contradiction, with its path as in the file
     format.
     """
-    tiers = _check_tiers(hardware)
-    channels = _check_channels(hardware, tiers)
-    _check_fabrics(hardware, channels)
+    channels = _check_channels(hardware, _check_tiers(hardware))
+    for fabric in hardware.fabrics:
+        _refuse(_of_fabric(fabric, f"fabrics.{fabric.name}", channels))
+    names = {fabric.name for fabric in hardware.fabrics}
+    _refuse([("fabrics", len(names) != len(hardware.fabrics), "a fabric is listed twice")])
     most, per_host = limit("devices"), hardware.devices_per_host
     _refuse(
         (
@@ -687,13 +689,6 @@ def _check_queues(hardware: Hardware) -> None:
                 f"joins {other.source} and {other.destination} with {other.engines}",
                 where=f"channels.{name}.queue",
             )
-
-
-def _check_fabrics(hardware: Hardware, channels: set[str]) -> None:
-    for fabric in hardware.fabrics:
-        _refuse(_of_fabric(fabric, f"fabrics.{fabric.name}", channels))
-    names = {fabric.name for fabric in hardware.fabrics}
-    _refuse([("fabrics", len(names) != len(hardware.fabrics), "a fabric is listed twice")])
 
 
 def _of_fabric(fabric: Fabric, where: str, channels: set[str]) -> Sequence[Rule]:

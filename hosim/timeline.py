@@ -150,13 +150,9 @@ class Steps:
         k = bisect_left(self.at_ns, until_ns)
         while k and self.values[k - 1] <= limit:
             k -= 1
-        return (
-            0
-            if not k
-            else self.at_ns[k]
-            if k < len(self.at_ns) and self.at_ns[k] < until_ns
-            else until_ns
-        )
+        if not k:
+            return 0
+        return min(self.at_ns[k], until_ns) if k < len(self.at_ns) else until_ns
 
 
 def steps(parts: Iterable[tuple[int, int, int]]) -> Steps:

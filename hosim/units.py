@@ -218,13 +218,8 @@ def _human(value: int, steps: list[tuple[int, str]]) -> str:
         if factor == 1:
             return f"{sign}{value} {unit}"
         scaled = value / factor
-        text = (
-            f"{scaled:.2f}"
-            if scaled < 9.995
-            else f"{scaled:.1f}"
-            if scaled < 99.95
-            else f"{scaled:.0f}"
-        )
+        digits = 2 if scaled < 9.995 else int(scaled < 99.95)
+        text = f"{scaled:.{digits}f}"
         # 1023.9 MiB rounds to 1024 MiB: say 1.00 GiB instead
         if index + 1 < len(steps) and int(text.split(".")[0]) * factor >= steps[index + 1][0]:
             index += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hosim.edits import COLLECTIVE_KINDS
 from hosim.errors import InputError
-from hosim.graph import Graph, Op
+from hosim.graph import Graph
 from hosim.plain_text import counted
 from hosim.result import Timeline
 
@@ -36,7 +36,13 @@ def exchanges(graphs: Sequence[Graph]) -> tuple[Mapping[int, StageExchange], ...
     for stage, graph in enumerate(graphs):
         for i, op in enumerate(graph.ops):
             if op.message:
-                _check_kind(op, stage)
+                if op.kind not in COLLECTIVE_KINDS or op.kind == "wait_tensor":
+                    known = ", ".join(sorted(COLLECTIVE_KINDS - {"wait_tensor"}))
+                    raise InputError(
+                        f"op {op.name!r} of kind {op.kind!r} has a message; only exchanges have "
+                        f"({known})",
+                        source=_source(stage),
+                    )
                 members.setdefault(op.message, []).append((stage, i))
             elif op.kind in (SEND, RECV):
                 raise InputError(
@@ -57,15 +63,6 @@ def exchanges(graphs: Sequence[Graph]) -> tuple[Mapping[int, StageExchange], ...
 
 def _source(stage: int) -> str:
     return f"stage {stage}"
-
-
-def _check_kind(op: Op, stage: int) -> None:
-    if op.kind not in COLLECTIVE_KINDS or op.kind == "wait_tensor":
-        known = ", ".join(sorted(COLLECTIVE_KINDS - {"wait_tensor"}))
-        raise InputError(
-            f"op {op.name!r} of kind {op.kind!r} has a message; only exchanges have ({known})",
-            source=_source(stage),
-        )
 
 
 def _check(exchange: StageExchange, graphs: Sequence[Graph]) -> None:

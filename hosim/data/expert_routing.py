@@ -224,13 +224,8 @@ def realise(routing: Routing, steps: int | range) -> Graph:
     weave = _Weave(routing, wanted)
     for s in wanted:
         weave.add(s)
-    name = (
-        base.name
-        if not wanted
-        else f"{base.name}@{wanted[0]}"
-        if len(wanted) == 1
-        else f"{base.name}@{wanted[0]}-{wanted[-1]}"
-    )
+    last = f"-{wanted[-1]}" if len(wanted) > 1 else ""
+    name = f"{base.name}@{wanted[0]}{last}" if wanted else base.name
     meta = {
         **base.meta,
         META: {

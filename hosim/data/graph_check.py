@@ -19,12 +19,13 @@ def check_graph(tensors: Tensors, ops: Ops) -> None:
         and _figures_fit(tensors, ops)
         and _names_fit(tensors, ops)
     ):
-        _explain(tensors, ops)
+        _explain_tensors(tensors)
+        _explain_ops(tensors, ops)
 
 
 def _figures_fit(tensors: Tensors, ops: Ops) -> bool:
     """Return whether nothing contradicts itself in what is the same for all that are alike: the
-    rules of :func:`_explain` without saying which is broken.
+    rules of :func:`_explain_tensors` and :func:`_explain_ops` without saying which is broken.
     """
     streams = {(op.stream, op.processor) for op in ops.alike}
     return (
@@ -105,12 +106,6 @@ def _too_large(figure: int) -> str:
         "expected an integer up to 2^63-1, got "
         f"{figure if figure < 10**30 else 'one of more than 30 digits'}"
     )
-
-
-def _explain(tensors: Tensors, ops: Ops) -> None:
-    """Raise :class:`GraphError` for the first contradiction."""
-    _explain_tensors(tensors)
-    _explain_ops(tensors, ops)
 
 
 def _explain_tensors(tensors: Tensors) -> None:

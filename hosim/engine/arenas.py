@@ -336,8 +336,7 @@ class CachingArena:
 
     def state(self) -> AllocatorState:
         """Return the state of the memory held now."""
-        stats = self._allocator.stats
-        return AllocatorState(stats.allocated_bytes, stats.reserved_bytes, stats.largest_free_bytes)
+        return self._allocator.stats.now
 
     def failure(self) -> str | None:
         """None: what does not fit has waited."""

@@ -260,8 +260,7 @@ class _Placed:
 
     def state(self) -> AllocatorState:
         """Return the state of the memory held now."""
-        stats = self._allocator.stats
-        return AllocatorState(stats.allocated_bytes, stats.reserved_bytes, stats.largest_free_bytes)
+        return self._allocator.stats.now
 
     def figures(self, out_of_memory: AllocatorState | None) -> AllocatorFigures:
         """The allocator's own counters."""

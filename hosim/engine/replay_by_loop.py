@@ -103,16 +103,11 @@ class LoopReplay:
     ) -> None:
         graph = plan.graph
         competes = graph.derived(copies_compete) if compete is None else compete
-        base = (
-            base_of(graph, hardware, competes)
-            if jitter is None
-            else jittered_base(
-                graph,
-                hardware,
-                competes,
-                jittered(plan, op_durations(graph, hardware), jitter, 0, {}),
-            )
-        )
+        if jitter is None:
+            base = base_of(graph, hardware, competes)
+        else:
+            times = jittered(plan, op_durations(graph, hardware), jitter, 0, {})
+            base = jittered_base(graph, hardware, competes, times)
         self.plan, self.hardware, self.base = plan, hardware, base
         self._factor = None if jitter is None else transfer_factors(jitter, 0, plan.workload)
         columns = _columns(plan, hardware)

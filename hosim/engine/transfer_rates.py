@@ -108,7 +108,13 @@ class TransferRates:
         """The flow class of a tensor's transfer on a channel."""
         c = self._hardware.channels[channel]
         most = ceiling(self._hardware, c, tensor.size_bytes, tensor.kind)
-        known = channel, None if most is None or most >= self._alone[channel] else most
+        return self._numbered(
+            channel, None if most is None or most >= self._alone[channel] else most
+        )
+
+    def _numbered(self, channel: int, most: Fraction | None) -> int:
+        """The number of a flow class, a new one if there is none."""
+        known = channel, most
         if known not in self._classes:
             self._classes[known] = len(self.classes)
             self.classes.append(known)
@@ -129,11 +135,7 @@ class TransferRates:
 
     def collective(self, most: int) -> int:
         """The flow class of a collective that sends at most so many bytes per second."""
-        known = COLLECTIVE, Fraction(most)
-        if known not in self._classes:
-            self._classes[known] = len(self.classes)
-            self.classes.append(known)
-        return self._classes[known]
+        return self._numbered(COLLECTIVE, Fraction(most))
 
     def alone(self, k: int) -> int:
         """Bytes per second of a transfer of a class that shares nothing."""

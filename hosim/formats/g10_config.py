@@ -103,15 +103,11 @@ def import_g10(directory: str | Path, *, clock_hz: int = CLOCK_HZ) -> Graph:
     return _build(folder.resolve().name, tensors, kernels, clock_hz)
 
 
-def _file(folder: Path, name: str) -> Path | None:
-    return next(
+def _required(folder: Path, name: str) -> Path:
+    path = next(
         (path for suffix in ("", ".gz") if (path := folder / f"{name}.config{suffix}").is_file()),
         None,
     )
-
-
-def _required(folder: Path, name: str) -> Path:
-    path = _file(folder, name)
     if path is None:
         raise InputError(
             f"expected a folder of the G10 simulator with {name}.config or {name}.config.gz",

@@ -368,13 +368,9 @@ class ModelledIterations:
         """Attention of all layers."""
         total = 0
         for (kernel, rest, dtype), layers in self._layers.items():
-            window = (
-                rest[-1]
-                if kernel == "context_attention"
-                else 1 << 60
-                if self.attended is None
-                else self.attended.total
-            )
+            window = 1 << 60 if self.attended is None else self.attended.total
+            if kernel == "context_attention":
+                window = rest[-1]
             for new, before in iteration.prefills:
                 read = self._token_bytes * (new + min(before, window))
                 found = self._ns(kernel, (1, new, _rounded(before), *rest), read, dtype)

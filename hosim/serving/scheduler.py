@@ -337,13 +337,8 @@ class Scheduler:
                 and self._tiers.swap_out(last.number, last.blocks)
             )
             self._release(last)
-            last.blocks, last.named, last.loads, last.prefetched, last.handed = (
-                [],
-                0,
-                [],
-                False,
-                None,
-            )
+            last.blocks, last.loads = [], []
+            last.named, last.prefetched, last.handed = 0, False, None
             if last.swapped:
                 self.swaps += 1
             else:

@@ -130,11 +130,12 @@ def test_fit() -> None:
         }
         return {**said, **row(100, makespan, 80, makespan, h2d_busy_ns=busy)}
 
-    assert data("fit", *asked) == {
+    resident = "times as long as with everything resident"
+    found = data("fit", *asked)
+    named = "channels.h2d.bandwidth"
+    assert facts(found.pop("answer"), named) == f"{named}, 2 GB/s, 85 ns, 1.214, 1 GB/s, 1.429"
+    assert found == {
         "format": "hosim.fit/1",
-        "answer": "The smallest channels.h2d.bandwidth is 2 GB/s (85 ns, 1.214 times as long as "
-        "with everything resident); 1 GB/s is not within the limits: takes 1.429 times as long as "
-        "with everything resident.",
         "policy": "layerwise",
         "wanted": "smallest",
         "fields": ["channels.h2d.bandwidth"],
@@ -144,12 +145,11 @@ def test_fit() -> None:
         "beyond": "1 GB/s",
         "contradictions": [],
         "rows": [
-            probe("1 GB/s", 100, 70, "takes 1.429 times as long as with everything resident"),
+            probe("1 GB/s", 100, 70, f"takes 1.429 {resident}"),
             probe("2 GB/s", 85, 35, ""),
             probe("3 GB/s", 80, 24, ""),  # 10 and 13.3 ns
         ],
     }
-    resident = "times as long as with everything resident"
     said = (
         f"the smallest channels.h2d.bandwidth is 2 GB/s (85 ns, 1.214 {resident}); 1 GB/s is "
         "not within the limits:\n"

@@ -314,16 +314,17 @@ def test_longer_ops_and_waits() -> None:
     found = explain(
         before, now(record, waits={"f": "w", "g": "v", "h": "u"}), [MORE_STALL, MORE_TIME]
     )
-    assert found == [
-        "makespan: 5.00 us, was 4.00 us (+1.00 us, +25.0 %)",
-        "op `f` (#0) takes 1.30 us, took 1.00 us: +300 ns",
-        "op `h` (#2) takes 250 ns: +250 ns",
-        "op `f` (#0) waits 290 ns for a transfer of `w`, waited 100 ns: +190 ns",
-        "op `g` (#1) waits 170 ns for room, waited 50 ns: +120 ns",
-        "op `g` (#1) waits 110 ns for a transfer of `v`: +110 ns",
-        "op `h` (#2) waits 90 ns for other ops: +90 ns",
-        "op `i` (#3) waits 80 ns for the runtime: +80 ns",
-        "op `i` (#3) takes 20 ns, took 0 ns: +20 ns",
+    causes = "transfer", "room", "ops", "runtime"
+    assert [facts(line, *causes, "makespan", "takes", "waits") for line in found] == [
+        "makespan, 5.00 us, 4.00 us, +1.00 us, +25.0 %",
+        "f, 0, takes, 1.30 us, 1.00 us, +300 ns",
+        "h, 2, takes, 250 ns, +250 ns",
+        "f, 0, waits, 290 ns, transfer, w, 100 ns, +190 ns",
+        "g, 1, waits, 170 ns, room, 50 ns, +120 ns",
+        "g, 1, waits, 110 ns, transfer, v, +110 ns",
+        "h, 2, waits, 90 ns, ops, +90 ns",
+        "i, 3, waits, 80 ns, runtime, +80 ns",
+        "i, 3, takes, 20 ns, 0 ns, +20 ns",
     ]
     (stall, *_) = explain(before, now(record), [MORE_STALL])
     assert stall == "stall.transfer: 90 ns, was 0 ns (+90 ns)"
@@ -525,14 +526,11 @@ def test_more_worse_metrics_than_lines() -> None:
     # a peak alone has all lines that are left: its own, seven changes and the rest
     many = residents(*(Item("activation", c, 30 - k) for k, c in enumerate("abcdefghij")))
     alone = now(replace(slower, peaks={"t0": many}))
-    assert explain(RECORD, alone, worse[:1]) == [
-        "machine: x is 2, was 1",
-        "peak.t0: 15 B, was 0 B (+15 B) at op `g` (#1)",
-        *(
-            f"`{c}` (activation) lies in t0: +{30 - k} B at the peak"
-            for k, c in enumerate("abcdefg")
-        ),
-        "and 3 more: +66 B",
+    assert [facts(line, "x", "peak.t0", "t0") for line in explain(RECORD, alone, worse[:1])] == [
+        "x, 2, 1",
+        "peak.t0, 15 B, 0 B, +15 B, g, 1",
+        *(f"{c}, t0, +{30 - k} B" for k, c in enumerate("abcdefg")),
+        "3, +66 B",
     ]
 
 
@@ -570,9 +568,8 @@ def test_layers_are_told_by_their_first_number_and_ops_relative_to_it() -> None:
     apart = residents(
         *(Item("activation", name, 9) for name in ("a.07", "a.7", "e.0.1", "e.0.2")), op=None
     )
-    assert at_the_peak(residents(), apart) == [
-        f"`{name}` (activation) is on its way through hbm: +9 B at the peak"
-        for name in ("a.07", "a.7", "e.0.1", "e.0.2")
+    assert [facts(line, "hbm") for line in at_the_peak(residents(), apart)] == [
+        f"{name}, hbm, +9 B" for name in ("a.07", "a.7", "e.0.1", "e.0.2")
     ]
 
 

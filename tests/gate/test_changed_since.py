@@ -5,6 +5,7 @@ it.
 from dataclasses import replace
 
 import pytest
+from rendered import facts
 
 from hosim.gate.records import Listing, Record
 from hosim.gate.verdicts import changed_since
@@ -84,7 +85,5 @@ def test_the_line_of_a_matrix_asks_what_the_case_asks() -> None:
         BEFORE, asked={}, machine={}, fingerprints={**BEFORE.fingerprints, "machine": "5"}
     )
     now = replace(NOW, machine={}, fingerprints={**NOW.fingerprints, "machine": "6"})
-    assert (
-        changed_since(line, now)
-        == f"hosim changed since the baseline (planner 1 to 3, hardware profile), {ALONE}"
-    )
+    said = facts(changed_since(line, now), "planner", "hardware profile", ALONE)
+    assert said == f"planner, 1, 3, hardware profile, {ALONE}"

@@ -69,13 +69,11 @@ def test_what_is_the_same_has_a_row_and_no_more(tmp_path: Path) -> None:
 
 def test_a_case_without_a_baseline_and_one_that_does_not_fit(never_away: CaseVerdict) -> None:
     assert never_away.before is not None
-    missing = CaseVerdict(
-        "<b>", "missing", note="there is no baseline", measured=never_away.measured
-    )
+    missing = CaseVerdict("<b>", "missing", note="no baseline yet", measured=never_away.measured)
     lost = CaseVerdict("full", "infeasible", note="out of memory: 5 > 3", before=never_away.before)
     page = check_page([missing, lost])
     assert rows(page)[1:] == [
-        ["<b>", "missing", "there is no baseline"],
+        ["<b>", "missing", "no baseline yet"],
         ["full", "infeasible", "out of memory: 5 > 3"],
     ]
     assert "<h2>&lt;b&gt;: missing</h2>" in page

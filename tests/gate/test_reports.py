@@ -534,10 +534,9 @@ def test_how_a_case_is_judged() -> None:
         "c", REGRESSION, slower, explained, note, "b", old, now
     )
     rules = judge("c", Measured(record(makespan=100, replay=2)), known, {})
-    assert (rules.verdict, rules.note) == (
+    assert (rules.verdict, facts(rules.note, "replay", "hosim baseline update")) == (
         SAME,
-        "hosim changed since the baseline (replay 2 to 1), your model did not: review the "
-        "figures, then run 'hosim baseline update'",
+        "replay, 2, 1, hosim baseline update",
     )
     assert judge("c", known, known, {}, baseline="b") == CaseVerdict(
         "c", SAME, (MetricVerdict("makespan", 100, 100, SAME),), (), "", "b", old, known

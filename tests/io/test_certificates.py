@@ -28,7 +28,7 @@ import hosim
 from hosim import check_certificate
 from hosim.analysis.verifying import verify
 from hosim.cache_plan import CacheOp, Plan
-from hosim.check_certificate import FalseClaim, prove
+from hosim.check_certificate import FalseClaim, Program, bound, prove
 from hosim.engine import replay
 from hosim.errors import InfeasibleError, InputError, PlanError
 from hosim.hardware import Channel, Compute, Fabric, Tier
@@ -569,3 +569,52 @@ def test_what_a_certificate_cannot_say(options: dict[str, Any], named: str) -> N
     result = replay(plan, MACHINE, **{"record": True, **options})
     with pytest.raises(InputError, match=named):
         to_certificate(plan, MACHINE, result)
+
+
+def hand_made(path: list[Any], **claims: Any) -> dict[str, Any]:
+    """A certificate's ops f, g, h and k, of which g reads ``next`` and writes ``kept`` and
+    ``soon``. The tiers hold 100 and 1,000 B; a byte takes 1 ns in either direction.
+    """
+
+    def op(name: str, reads: list[int], writes: list[int], workspace: int = 0) -> dict[str, Any]:
+        done = {"name": name, "reads": reads, "writes": writes, "workspace": workspace}
+        return {**done, "stream": "compute", "tier": "hbm", "ns": 10, "deps": []}
+
+    ops = [op("f", [0], [0]), op("g", [1], [2, 3]), op("h", [0, 3], [], 35), op("k", [2, 3], [])]
+    ends = {"up": ("ddr", "hbm"), "down": ("hbm", "ddr")}
+    return {
+        "ops": ops,
+        "tensors": [["w", 60, True], ["next", 50, False], ["kept", 30, False], ["soon", 5, False]],
+        "tiers": {"hbm": {"bytes": 100}, "ddr": {"bytes": 1000}},
+        "channels": {name: {"from": a, "to": b} for name, (a, b) in ends.items()},
+        "links": [{"carries": [name], "bytes_per_s": 10**9} for name in ends],
+        "path": path,
+        **({"homes": [], "at_home": False, "repeats": False} | claims),
+    }
+
+
+HALVES = {"weights": {"0": [1, 2], "1": [1, 2]}}
+
+
+def test_a_leg_between_two_ops_by_hand() -> None:
+    """From f to h. Beside f's 60 B the 50 B of ``next`` have no room: they come in 50 ns. Beside
+    h's 60 + 5 + 35 B the 30 B of ``kept`` have none: they go in 30 ns, and ``soon`` stays. Each
+    link has half of the weight: 25 + 15 ns between two ops of 10 ns.
+    """
+    leg = {"from": 0, "to": 2, **HALVES, "room": {"hbm": [5, 2]}, "later": {"hbm": [1, 2]}}
+    c = hand_made([0, leg, 2])
+    assert bound(c, Program(c)) == 10 + 40 + 10
+
+
+@pytest.mark.parametrize(
+    ("repeats", "at_home", "ns"), [(False, True, 55), (True, True, 85), (False, False, 25)]
+)
+def test_a_leg_over_a_whole_step_by_hand(repeats: bool, at_home: bool, ns: int) -> None:
+    """``w`` and ``next`` come from ddr in 60 + 50 ns, at half of the weight. In a step that is
+    repeated, ``w``, which f writes, goes back in 60 ns. Where they may start anywhere, hbm has no
+    room for both, and ``next`` is the smaller one.
+    """
+    room = {} if at_home else {"hbm": [5, 2]}
+    leg = {"from": None, "to": None, **HALVES, "room": room, "later": {}}
+    c = hand_made([leg], repeats=repeats, at_home=at_home, homes=[[0, "ddr"], [1, "ddr"]])
+    assert bound(c, Program(c)) == ns

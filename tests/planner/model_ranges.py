@@ -51,8 +51,8 @@ def span(model: Model, variable: Any, *pins: Any) -> tuple[int, int] | None:
 
 
 def ranges(model: Model, *pins: Any) -> list[str]:
-    """The makespan, the start of each op, then each absence and each store that is possible; a
-    literal is yes, no or either.
+    """The makespan, the start of each op, each tier in which a tensor may start (``a@ddr``), then
+    each absence and each store that is possible; a literal is yes, no or either.
     """
     graph = model.space.graph
     variables = [
@@ -61,15 +61,15 @@ def ranges(model: Model, *pins: Any) -> list[str]:
     ]
     lines = [f"{name} {_times(span(model, variable, *pins))}" for name, variable in variables]
     for t, literal in model.init_device.items():
-        lines.append(f"{graph.tensors[t].name} starts in hbm: {_choice(model, literal, pins)}")
+        lines.append(f"{graph.tensors[t].name}@hbm: {_choice(model, literal, pins)}")
     for (t, tier), literal in model.init_lower.items():
-        lines.append(f"{graph.tensors[t].name} starts in {tier}: {_choice(model, literal, pins)}")
+        lines.append(f"{graph.tensors[t].name}@{tier}: {_choice(model, literal, pins)}")
     lines += _absences(model, pins)
     for (t, version, tier), (start, present) in model.stores.items():
         times = span(model, start, present == 1, *pins)
         lines.append(
             f"{graph.tensors[t].name} version {version} to {tier}: "
-            f"{_choice(model, present, pins)}, start {_times(times)}"
+            f"stored={_choice(model, present, pins)} start={_times(times)}"
         )
     return lines
 
@@ -77,23 +77,24 @@ def ranges(model: Model, *pins: Any) -> list[str]:
 def _absences(model: Model, pins: tuple[Any, ...]) -> Iterator[str]:
     graph = model.space.graph
     for (t, after), var in model.aways.items():
-        yield (
-            f"{graph.tensors[t].name} after "
-            f"{graph.ops[after].name if after != AT_START else 'the start'}:"
-            f" away {_choice(model, var.away, pins)},"
-            " release "
-            f"{_times(span(model, var.release, var.away == 1, *pins)) if var.stored else 'at once'},"
-            f" back {_times(span(model, var.back, var.away == 1, *pins))}, staying "
-            f"{_times(span(model, var.back, var.away == 0, *pins))},"
-            f" kept {_choices(model, var.keep, pins)}, fetched {_choices(model, var.fetch, pins)}"
+        released = span(model, var.release, var.away == 1, *pins)
+        yield " ".join(
+            [
+                f"{graph.tensors[t].name} after",
+                f"{graph.ops[after].name if after != AT_START else 'start'}:",
+                f"away={_choice(model, var.away, pins)}",
+                f"release={_times(released) if var.stored else 'once'}",
+                f"back={_times(span(model, var.back, var.away == 1, *pins))}",
+                f"staying={_times(span(model, var.back, var.away == 0, *pins))}",
+                f"kept={_choices(model, var.keep, pins)}",
+                f"fetched={_choices(model, var.fetch, pins)}",
+            ]
         )
 
 
 def _choices(model: Model, literals: dict[str, Any], pins: tuple[Any, ...]) -> str:
-    return (
-        " ".join(f"{tier}: {_choice(model, literal, pins)}" for tier, literal in literals.items())
-        or "nowhere"
-    )
+    chosen = [f"{tier}:{_choice(model, literal, pins)}" for tier, literal in literals.items()]
+    return ",".join(chosen) or "nowhere"
 
 
 def _choice(model: Model, literal: Any, pins: tuple[Any, ...]) -> str:

@@ -78,10 +78,9 @@ def test_what_does_not_fit_beside_an_op_is_stored_before_it_and_back_after_it(bu
         "f 0..10",
         "g 30..40",
         "h 80..90",
-        "a starts in ddr: no",
-        "a after f: away yes, release 30..40, back 60..70, staying never, kept ddr: yes, fetched "
-        "ddr: yes",
-        "a version 0 to ddr: yes, start 10..20",
+        "a@ddr: no",
+        "a after f: away=yes release=30..40 back=60..70 staying=never kept=ddr:yes fetched=ddr:yes",
+        "a version 0 to ddr: stored=yes start=10..20",
     ]
 
 
@@ -101,13 +100,13 @@ def test_what_is_below_comes_up_and_goes_back_when_written() -> None:
         "f 0..20",
         "u 70..90",
         "g 80..115",
-        "o starts in hbm: no",
-        "o starts in ddr: yes",
-        "o after the start: away yes, release at once, back 50..70, staying never, kept ddr: yes, "
-        "fetched ddr: yes",
-        "o after u: away yes, release 100..120, back 100..120, staying never, kept ddr: yes, "
-        "fetched nowhere",
-        "o version 1 to ddr: yes, start 80..100",
+        "o@hbm: no",
+        "o@ddr: yes",
+        "o after start: away=yes release=once back=50..70 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "o after u: away=yes release=100..120 back=100..120 staying=never kept=ddr:yes "
+        "fetched=nowhere",
+        "o version 1 to ddr: stored=yes start=80..100",
     ]
 
 
@@ -128,14 +127,14 @@ def test_what_starts_anywhere_ends_where_it_started() -> None:
         "f 20..45",
         "u 90..115",
         "g 120..145",
-        "o starts in hbm: yes",
-        "o starts in ddr: no",
-        "o after the start: away yes, release 20..45, back 70..95, staying never, kept ddr: yes, "
-        "fetched ddr: yes",
-        "o after u: away yes, release 120..145, back 125..150, staying never, kept ddr: yes, "
-        "fetched ddr: yes",
-        "o version 0 to ddr: yes, start 0..25",
-        "o version 1 to ddr: yes, start 100..125",
+        "o@hbm: yes",
+        "o@ddr: no",
+        "o after start: away=yes release=20..45 back=70..95 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "o after u: away=yes release=120..145 back=125..150 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "o version 0 to ddr: stored=yes start=0..25",
+        "o version 1 to ddr: stored=yes start=100..125",
     ]
     # starts below: f 0..50, back 50..70, u 70..80, stored 80..100, g 100..105
     assert ranges(model, model.init_lower[0, "ddr"] == 1) == [
@@ -143,14 +142,14 @@ def test_what_starts_anywhere_ends_where_it_started() -> None:
         "f 0..65",
         "u 70..135",
         "g 100..165",
-        "o starts in hbm: no",
-        "o starts in ddr: yes",
-        "o after the start: away yes, release 0..0, back 50..115, staying never, kept ddr: yes, "
-        "fetched ddr: yes",
-        "o after u: away yes, release 100..165, back 105..170, staying never, kept ddr: yes, "
-        "fetched ddr: no",
-        "o version 0 to ddr: no, start never",
-        "o version 1 to ddr: yes, start 80..145",
+        "o@hbm: no",
+        "o@ddr: yes",
+        "o after start: away=yes release=0..0 back=50..115 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "o after u: away=yes release=100..165 back=105..170 staying=never kept=ddr:yes "
+        "fetched=ddr:no",
+        "o version 0 to ddr: stored=no start=never",
+        "o version 1 to ddr: stored=yes start=80..145",
     ]
     assert not allows(model, model.init_lower[0, "ddr"] == 0, model.init_device[0] == 0)
 
@@ -169,12 +168,11 @@ def test_what_starts_in_both_tiers_is_stored_again_when_written() -> None:
         "f 0..10",
         "w 10..20",
         "u 60..70",
-        "o starts in hbm: yes",
-        "o starts in ddr: yes",
-        "o after f: away yes, release 10..20, back 40..50, staying never, kept ddr: yes, fetched "
-        "ddr: yes",
-        "o version 0 to ddr: no, start never",
-        "o version 1 to ddr: yes, start 70..80",
+        "o@hbm: yes",
+        "o@ddr: yes",
+        "o after f: away=yes release=10..20 back=40..50 staying=never kept=ddr:yes fetched=ddr:yes",
+        "o version 0 to ddr: stored=no start=never",
+        "o version 1 to ddr: stored=yes start=70..80",
     ]
     # hbm alone: stored 0..20 beside f, w 20..50, back 50..70, u 70..80
     alone = model.init_lower[0, "ddr"] == 0
@@ -203,18 +201,18 @@ def test_a_parameter_that_is_never_written_has_a_copy_below() -> None:
         "makespan 210..240",
         "f 0..80",
         "g 100..180",
-        "early starts in hbm: either",
-        "late starts in hbm: no",
-        "early starts in ddr: yes",
-        "late starts in ddr: yes",
-        "early after the start: away either, release at once, back 0..30, staying 0..0, kept ddr: "
-        "either, fetched ddr: either",
-        "early after f: away yes, release at once, back 160..240, staying never, kept ddr: yes, "
-        "fetched ddr: either",
-        "late after the start: away yes, release at once, back 60..140, staying never, kept ddr: "
-        "yes, fetched ddr: yes",
-        "late after g: away yes, release at once, back 210..240, staying never, kept ddr: yes, "
-        "fetched ddr: no",
+        "early@hbm: either",
+        "late@hbm: no",
+        "early@ddr: yes",
+        "late@ddr: yes",
+        "early after start: away=either release=once back=0..30 staying=0..0 kept=ddr:either "
+        "fetched=ddr:either",
+        "early after f: away=yes release=once back=160..240 staying=never kept=ddr:yes "
+        "fetched=ddr:either",
+        "late after start: away=yes release=once back=60..140 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "late after g: away=yes release=once back=210..240 staying=never kept=ddr:yes "
+        "fetched=ddr:no",
     ]
     here = model.init_device[0] == 1
     assert [
@@ -222,10 +220,10 @@ def test_a_parameter_that_is_never_written_has_a_copy_below() -> None:
     ] == [
         "f 0..30",
         "g 100..130",
-        "early after the start: away no, release at once, back never, staying 0..0, kept ddr: no, "
-        "fetched ddr: no",
-        "early after f: away yes, release at once, back 160..190, staying never, kept ddr: yes, "
-        "fetched ddr: yes",
+        "early after start: away=no release=once back=never staying=0..0 kept=ddr:no "
+        "fetched=ddr:no",
+        "early after f: away=yes release=once back=160..190 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
     ]
     assert not allows(model, model.init_device[0] == 1, model.init_device[1] == 1)
 
@@ -238,20 +236,20 @@ def test_a_parameter_without_a_copy_below_is_stored_before_it_leaves() -> None:
         "makespan 250..300",
         "f 90..140",
         "g 190..240",
-        "early starts in hbm: no",
-        "late starts in hbm: yes",
-        "early starts in ddr: yes",
-        "late starts in ddr: no",
-        "early after the start: away yes, release 0..0, back 40..90, staying never, kept ddr: "
-        "yes, fetched ddr: yes",
-        "early after f: away yes, release 150..200, back 250..300, staying never, kept ddr: yes, "
-        "fetched ddr: no",
-        "late after the start: away yes, release 40..90, back 150..200, staying never, kept ddr: "
-        "yes, fetched ddr: yes",
-        "late after g: away either, release 250..260, back 250..260, staying 250..300, kept ddr: "
-        "either, fetched ddr: either",
-        "early version 0 to ddr: no, start never",
-        "late version 0 to ddr: yes, start 0..50",
+        "early@hbm: no",
+        "late@hbm: yes",
+        "early@ddr: yes",
+        "late@ddr: no",
+        "early after start: away=yes release=0..0 back=40..90 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "early after f: away=yes release=150..200 back=250..300 staying=never kept=ddr:yes "
+        "fetched=ddr:no",
+        "late after start: away=yes release=40..90 back=150..200 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "late after g: away=either release=250..260 back=250..260 staying=250..300 "
+        "kept=ddr:either fetched=ddr:either",
+        "early version 0 to ddr: stored=no start=never",
+        "late version 0 to ddr: stored=yes start=0..50",
     ]
 
 
@@ -265,14 +263,14 @@ def test_transfers_of_one_channel_run_one_at_a_time() -> None:
         "w 40..70",
         "h 110..140",
         "k 120..150",
-        "a starts in ddr: no",
-        "b starts in ddr: no",
-        "a after f: away yes, release 30..70, back 90..120, staying never, kept ddr: yes, fetched "
-        "ddr: yes",
-        "b after g: away yes, release 25..70, back 90..140, staying never, kept ddr: yes, fetched "
-        "ddr: yes",
-        "a version 0 to ddr: yes, start 10..50",
-        "b version 0 to ddr: yes, start 15..60",
+        "a@ddr: no",
+        "b@ddr: no",
+        "a after f: away=yes release=30..70 back=90..120 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "b after g: away=yes release=25..70 back=90..140 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "a version 0 to ddr: stored=yes start=10..50",
+        "b version 0 to ddr: stored=yes start=15..60",
     ]
     # with room for b beside w: w 30..80, a back 80..100, h 100..110, k 110..120
     assert ranges(model_of(graph(beside_w), machine(), 40, 160)) == [
@@ -282,14 +280,14 @@ def test_transfers_of_one_channel_run_one_at_a_time() -> None:
         "w 30..70",
         "h 100..140",
         "k 110..150",
-        "a starts in ddr: no",
-        "b starts in ddr: no",
-        "a after f: away yes, release 30..70, back 80..120, staying never, kept ddr: yes, fetched "
-        "ddr: yes",
-        "b after g: away either, release 25..140, back 25..140, staying 15..70, kept ddr: either, "
-        "fetched ddr: either",
-        "a version 0 to ddr: yes, start 10..50",
-        "b version 0 to ddr: either, start 15..150",
+        "a@ddr: no",
+        "b@ddr: no",
+        "a after f: away=yes release=30..70 back=80..120 staying=never kept=ddr:yes "
+        "fetched=ddr:yes",
+        "b after g: away=either release=25..140 back=25..140 staying=15..70 kept=ddr:either "
+        "fetched=ddr:either",
+        "a version 0 to ddr: stored=yes start=10..50",
+        "b version 0 to ddr: stored=either start=15..150",
     ]
 
 
@@ -302,12 +300,12 @@ def test_of_two_tiers_one_keeps_the_contents() -> None:
         "f 0..60",
         "g 30..90",
         "h 80..140",
-        "a starts in ddr: no",
-        "a starts in ssd: no",
-        "a after f: away yes, release 30..90, back 60..120, staying never, kept ddr: yes ssd: no, "
-        "fetched ddr: yes ssd: no",
-        "a version 0 to ddr: yes, start 10..70",
-        "a version 0 to ssd: either, start 10..110",
+        "a@ddr: no",
+        "a@ssd: no",
+        "a after f: away=yes release=30..90 back=60..120 staying=never kept=ddr:yes,ssd:no "
+        "fetched=ddr:yes,ssd:no",
+        "a version 0 to ddr: stored=yes start=10..70",
+        "a version 0 to ssd: stored=either start=10..110",
     ]
     # in ssd: stored 10..50, g 50..80, back 80..120, h 120..130
     assert ranges(model, keep["ssd"] == 1) == [
@@ -315,12 +313,12 @@ def test_of_two_tiers_one_keeps_the_contents() -> None:
         "f 0..20",
         "g 50..70",
         "h 120..140",
-        "a starts in ddr: no",
-        "a starts in ssd: no",
-        "a after f: away yes, release 50..70, back 80..100, staying never, kept ddr: no ssd: yes, "
-        "fetched ddr: no ssd: yes",
-        "a version 0 to ddr: either, start 10..130",
-        "a version 0 to ssd: yes, start 10..30",
+        "a@ddr: no",
+        "a@ssd: no",
+        "a after f: away=yes release=50..70 back=80..100 staying=never kept=ddr:no,ssd:yes "
+        "fetched=ddr:no,ssd:yes",
+        "a version 0 to ddr: stored=either start=10..130",
+        "a version 0 to ssd: stored=yes start=10..30",
     ]
     assert not allows(model, keep["ddr"] == 1, keep["ssd"] == 1)
 
@@ -469,7 +467,7 @@ def test_what_lies_below_and_never_moves_takes_its_room() -> None:
 
 
 def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | None:
-    """The serial schedule in words."""
+    """The serial schedule: when ops start, and where each tensor is between two ops."""
     toy = graph(build)
     schedule = serial(space_of(toy, hardware, [op.duration_ns or 0 for op in toy.ops], budget))
     if schedule is None:
@@ -477,7 +475,7 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
     tensors, places = [t.name for t in toy.tensors], [*(op.name for op in toy.ops), "end", "start"]
     lines = [f"ends {schedule.makespan_ns}, ops {schedule.op_start_ns}"]
     for a in schedule.aways:
-        between = f"{places[a.absence.after]} to {places[a.absence.before]}"
+        between = f"{places[a.absence.after]}-{places[a.absence.before]}"
         lines.append(
             f"{tensors[a.absence.tensor]} {between}: {a.tier}, {a.release_ns}..{a.back_ns}"
         )
@@ -485,9 +483,7 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
         f"{tensors[s.tensor]} version {s.version} to {s.tier} {s.start_ns}..{s.end_ns}"
         for s in schedule.stores
     ]
-    return lines + [
-        f"{tensors[t]} starts in {' and '.join(tiers)}" for t, tiers in schedule.initial.items()
-    ]
+    return lines + [f"{tensors[t]}@{','.join(tiers)}" for t, tiers in schedule.initial.items()]
 
 
 @pytest.mark.parametrize(
@@ -496,15 +492,15 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
         (
             away_once,
             39,
-            ["ends 90, ops (0, 30, 80)", "a f to h: ddr, 30..60", "a version 0 to ddr 10..30"],
+            ["ends 90, ops (0, 30, 80)", "a f-h: ddr, 30..60", "a version 0 to ddr 10..30"],
         ),
         (
             below,
             20,
             [
                 "ends 105, ops (0, 70, 100)",
-                "o start to u: ddr, 0..50",
-                "o u to end: ddr, 100..None",
+                "o start-u: ddr, 0..50",
+                "o u-end: ddr, 100..None",
                 "o version 1 to ddr 80..100",
             ],
         ),
@@ -513,10 +509,10 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
             29,
             [
                 "ends 105, ops (0, 70, 100)",
-                "o start to u: ddr, 0..50",
-                "o u to end: ddr, 100..None",
+                "o start-u: ddr, 0..50",
+                "o u-end: ddr, 100..None",
                 "o version 1 to ddr 80..100",
-                "o starts in ddr",
+                "o@ddr",
             ],
         ),
         (
@@ -524,12 +520,12 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
             50,
             [
                 "ends 210, ops (50, 150)",
-                "early start to f: ddr, 0..0",
-                "late start to g: ddr, 0..110",
-                "early f to end: ddr, 110..None",
-                "late g to end: ddr, 210..None",
-                "early starts in ddr",
-                "late starts in ddr",
+                "early start-f: ddr, 0..0",
+                "late start-g: ddr, 0..110",
+                "early f-end: ddr, 110..None",
+                "late g-end: ddr, 210..None",
+                "early@ddr",
+                "late@ddr",
             ],
         ),
         (
@@ -537,8 +533,8 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
             30,
             [
                 "ends 145, ops (0, 30, 45, 115, 135)",
-                "a f to h: ddr, 30..95",
-                "b g to k: ddr, 45..125",
+                "a f-h: ddr, 30..95",
+                "b g-k: ddr, 45..125",
                 "a version 0 to ddr 10..30",
                 "b version 0 to ddr 35..45",
             ],
@@ -548,8 +544,8 @@ def one_at_a_time(build: Build, hardware: Hardware, budget: int) -> list[str] | 
             40,
             [
                 "ends 40, ops (0, 10, 20, 30)",
-                "buf use to again: None, 20..None",
-                "buf starts in hbm",
+                "buf use-again: None, 20..None",
+                "buf@hbm",
             ],
         ),
     ],
@@ -560,10 +556,10 @@ def test_the_serial_schedule(build: Build, budget: int, expected: list[str]) -> 
 
 def test_the_serial_schedule_takes_the_first_tier_joined_both_ways() -> None:
     both = machine("ddr", "ssd")
-    in_ssd = ["ends 130, ops (0, 50, 120)", "a f to h: ssd, 50..80", "a version 0 to ssd 10..50"]
+    in_ssd = ["ends 130, ops (0, 50, 120)", "a f-h: ssd, 50..80", "a version 0 to ssd 10..50"]
     assert one_at_a_time(over_two, both, 20) == [
         "ends 90, ops (0, 30, 80)",
-        "a f to h: ddr, 30..60",
+        "a f-h: ddr, 30..60",
         "a version 0 to ddr 10..30",
     ]
     for without in ("up_ddr", "down_ddr"):

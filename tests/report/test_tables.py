@@ -131,7 +131,7 @@ def test_channels_that_moved_something_are_shown_and_no_others() -> None:
 
 def test_the_peak_is_divided_by_kind_in_the_order_of_the_kinds(hardware: Hardware) -> None:
     output = text(of_replays.peaks([result("layerwise", 540 * MS)], hardware))
-    assert row(output, "policy") == "policy tier peak reached at parameter activation workspace"
+    assert row(output, "policy").split()[-3:] == ["parameter", "activation", "workspace"]
     assert row(output, "layerwise") == "layerwise hbm 11.0 GiB 40.0 ms 10.0 GiB 1.00 GiB 4.00 KiB"
 
 

@@ -242,9 +242,7 @@ def test_contradictions_are_reported_and_the_replay_goes_on():
     ]
     replay = replay_memory(trace_of(events))
     assert replay.max_abs_error_bytes == 0
-    assert any(
-        "512 bytes are allocated at 4096, where 512 are held" in line for line in replay.mismatches
-    )
+    assert any("512, 4096, 512" in facts(line) for line in replay.mismatches)
     assert any(
         "from before the recording are freed, but it begins with 0 bytes" in line
         for line in replay.mismatches

@@ -144,10 +144,7 @@ def improve(
 
 
 def _orders(first: _Ints, last: _Ints, size: _Ints, duration: _Ints) -> list[_Ints]:
-    live = np.zeros(int(last.max()) + 1, np.int64)
-    np.add.at(live, first, size)
-    np.subtract.at(live, last, size)
-    load = np.cumsum(live)
+    load = _live_sum(first, last, size, int(last.max()) + 1)
     contention = np.array([load[a:b].max() for a, b in zip(first, last, strict=True)])
     keys = (
         (-duration, -size),

@@ -71,21 +71,11 @@ class PairedDraws:
                 f"{often(self.faster_share)}{self._where}."
             )
             return f"{said}{take or ' Calibrate to decide.'}{self._misfits}"
-        one, other, share, low, high = (
-            self.first,
-            self.second,
-            self.faster_share,
-            self.low,
-            self.high,
-        )
+        one, other, share = self.first, self.second, self.faster_share
+        low, high = self.low, self.high
         if self.faster == self.second:
-            one, other, share, low, high = (
-                other,
-                one,
-                1 - share,
-                1 / (1 + high) - 1,
-                1 / (1 + low) - 1,
-            )
+            one, other, share = other, one, 1 - share
+            low, high = 1 / (1 + high) - 1, 1 / (1 + low) - 1
         return (
             f"{one} is faster than {other} in {often(share)}{self._where}, "
             f"{by(low, high)}.{take}{self._misfits}"

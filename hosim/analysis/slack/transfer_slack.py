@@ -221,12 +221,8 @@ class _SlackWalk:
                 range(len(self.plan.cache_ops)), key=lambda k: (self.plan.cache_ops[k].after, k)
             )
         )
-        writers, survives, starts, end = (
-            self.graph.writers,
-            self.graph.survives,
-            self.starts,
-            self.end,
-        )
+        writers, survives = self.graph.writers, self.graph.survives
+        starts, end = self.starts, self.end
         for t, users in enumerate(self.graph.users):
             written = writers[t]  # by turns, as each waits for those before
             ends = None if survives[t] or not users else max([end[i] for i in users])

@@ -194,13 +194,9 @@ def check_format(data: object, kind: str, source: str | None = None) -> None:
     """
     expected, title = format_of(kind), _TITLES.get(kind, kind)
     if not isinstance(data, Mapping):
-        found = (
-            "nothing"
-            if data is None
-            else "a list"
-            if isinstance(data, list)
-            else f"{type(data).__name__} {data!r:.40}"
-        )
+        found = "nothing" if data is None else "a list"
+        if not isinstance(data, list | None):
+            found = f"{type(data).__name__} {data!r:.40}"
         raise InputError(
             f"expected a {title} (a mapping with format: {expected}), got {found}", source=source
         )

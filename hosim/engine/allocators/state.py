@@ -9,6 +9,7 @@ from typing import Literal
 
 from hosim.engine.allocators.sizes import ROUND_LARGE
 from hosim.errors import InfeasibleError
+from hosim.result import AllocatorState
 from hosim.units import human_percent, human_size
 
 PoolId = tuple[int, int]
@@ -81,10 +82,9 @@ class AllocatorStats:
     failures: int
 
     @property
-    def fragmentation(self) -> float:
-        """(reserved - allocated) / reserved, now; 0 with nothing reserved."""
-        unused = self.reserved_bytes - self.allocated_bytes
-        return unused / self.reserved_bytes if self.reserved_bytes else 0.0
+    def now(self) -> AllocatorState:
+        """The memory that is held now."""
+        return AllocatorState(self.allocated_bytes, self.reserved_bytes, self.largest_free_bytes)
 
 
 class Driver:
@@ -136,7 +136,7 @@ def out_of_memory(size_bytes: int, stats: AllocatorStats) -> InfeasibleError:
         f"{stats.capacity_bytes - stats.reserved_bytes} are not reserved",
         f"reserved: {stats.reserved_bytes} bytes, of which {stats.allocated_bytes} are allocated "
         "(fragmentation "
-        f"{human_percent(stats.fragmentation)})",
+        f"{human_percent(stats.now.fragmentation)})",
         f"largest free block: {stats.largest_free_bytes} bytes",
     )
     return InfeasibleError(message, report="\n".join(lines))

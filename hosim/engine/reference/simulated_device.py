@@ -106,13 +106,8 @@ class SimulatedDevice:
         exchanges: Mapping[int, StageExchange] | None,
     ) -> None:
         plan, graph, hardware, jitter = program.plan, program.graph, shared.hardware, shared.jitter
-        self.shared, self.program, self.plan, self.graph, self.position = (
-            shared,
-            program,
-            plan,
-            graph,
-            position,
-        )
+        self.shared, self.program, self.position = shared, program, position
+        self.plan, self.graph = plan, graph
         self.env, self.wake, self.storage = shared.env, shared.wake, storage
         self.arena, self.recorder, self.exchanges = arena, recorder, exchanges or {}
         self.transfers = Transfers(

@@ -102,7 +102,7 @@ def options_of(plan: Plan, hardware: Hardware) -> LlamaCppOptions:
         range(count + 1),
         key=lambda cut: (sum(on_device[:cut]) + sum([not there for there in on_device[cut:]]), cut),
     )
-    head = [name for name in held if _is_of_output(name)]
+    head = [name for name in held if gguf_names(name)[0].startswith("output.")]
     ngl = 0 if first == count and all([below[name] for name in head]) else count + 1 - first
     first = count + 1 - ngl
     moe = _first_experts(
@@ -181,10 +181,6 @@ def _is_below(parts: tuple[int, int]) -> bool:
 
 def _layers_named(tensor: str) -> list[int]:
     return [int(found[1]) for name in gguf_names(tensor)[:1] if (found := _NAMED.match(name))]
-
-
-def _is_of_output(tensor: str) -> bool:
-    return gguf_names(tensor)[0].startswith("output.")
 
 
 def _is_expert(name: str) -> bool:

@@ -269,15 +269,9 @@ def judge_metrics(
         )
         if old is None or new is None:
             known = old if new is None else new
-            verdict = (
-                SAME
-                if not known
-                else DRIFT
-                if tolerance == OFF
-                else NEW
-                if old is None
-                else MISSING
-            )
+            verdict = NEW if old is None else MISSING
+            if not known or tolerance == OFF:
+                verdict = DRIFT if known else SAME
         elif old == new:
             verdict = SAME
         elif tolerance.allows(old, new):

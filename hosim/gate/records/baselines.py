@@ -149,7 +149,8 @@ def save_record(record: Record, path: str | os.PathLike[str], *, curve: bool = F
     changed = save_text(record_text(record, curve=curve), path)
     machine = machine_path(machine_name(_profile(record)), Path(path).parent)
     confined(machine, Path(path).parent, os.fspath(machine))
-    save_text(HEADER + "".join(f"{line}\n" for line in _machine_lines(record)), machine)
+    lines = f"format = {quoted('hosim.machine/1')}", *_table("machine", _profile(record))
+    save_text(HEADER + "".join(f"{line}\n" for line in lines), machine)
     return changed
 
 
@@ -185,11 +186,6 @@ def save_text(text: str, path: str | os.PathLike[str]) -> bool:
 def record_text(record: Record, *, curve: bool = False) -> str:
     """The text of a baseline file."""
     return HEADER + "".join(line + "\n" for line in _lines(record, curve))
-
-
-def _machine_lines(record: Record) -> Iterator[str]:
-    yield f"format = {quoted('hosim.machine/1')}"
-    yield from _table("machine", _profile(record))
 
 
 def _lines(record: Record, curve: bool) -> Iterator[str]:

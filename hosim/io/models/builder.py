@@ -523,13 +523,9 @@ def _assumed_of(run: Run) -> list[str]:
         return []
     lines = []
     if run.optimizer == "adamw":
-        master = (
-            f" and an fp32 copy of each {run.dtype} parameter"
-            if has_master(run)
-            else ", of fp32 shards"
-            if run.zero == 3
-            else ""
-        )
+        master = ", of fp32 shards" if run.zero == 3 else ""
+        if has_master(run):
+            master = f" and an fp32 copy of each {run.dtype} parameter"
         how = (
             "done for all parameters part by part (foreach), with a root of each second moment"
             if run.foreach

@@ -185,7 +185,7 @@ def arrived(t: Tape, run: Run, shape: tuple[int, ...], label: str, border: str) 
     """Return the tensor that another stage sends over a ``border``: of activations or gradients, by
     the stage behind it, chunks counted as stages.
     """
-    taken = ns_to_send(run, _bytes(shape, run))
+    taken = ns_to_send(run, Value("", shape, run.dtype).size)
     if not run.tied:
         return t.ops(label, "recv", [], [(shape, run.dtype)], stream=STREAM, duration_ns=taken)[0]
     before = [t.last_ops["compute"]] if "compute" in t.last_ops else []
@@ -261,10 +261,6 @@ def _in_place(t: Tape, run: Run, x: Value, label: str, devices: int, message: st
         sizes=sizes,
         message=message,
     )
-
-
-def _bytes(shape: tuple[int, ...], run: Run) -> int:
-    return Value("", shape, run.dtype).size
 
 
 def ns_to_send(run: Run, size: int) -> int | None:

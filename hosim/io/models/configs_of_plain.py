@@ -79,13 +79,10 @@ def _falcon(keys: Keys) -> Decoder:
     keys.only(**({"parallel_attn": True} if new else {"num_ln_in_parallel_attn": 1}))
     parallel = keys.flag("parallel_attn", True)
     one_norm = parallel and not (new and keys.size("num_ln_in_parallel_attn", 2) == 2)
-    kv_heads = (
-        keys.either("num_kv_heads", "n_head_kv", default=heads)
-        if new
-        else 1
-        if keys.flag("multi_query", True)
-        else heads
-    )
+    if new:
+        kv_heads = keys.either("num_kv_heads", "n_head_kv", default=heads)
+    else:
+        kv_heads = 1 if keys.flag("multi_query", True) else heads
     sizes = (
         hidden,
         keys.either("num_hidden_layers", "n_layer"),

@@ -128,7 +128,7 @@ def mul(t: Tape, a: Value, b: Value, label: str = "mul") -> Value:
                     [g, other],
                     g.shape,
                     value.dtype,
-                    gradient_of=_same(value, g),
+                    gradient_of=value if prod(value.shape) == prod(g.shape) else None,
                 )
                 t.give(value, _reduced(t, whole, value, label))
 
@@ -465,10 +465,6 @@ def _wider(a: Value, b: Value) -> Value:
 
 def _wider_dtype(a: Value, b: Value) -> str:
     return max(a.dtype, b.dtype, key=ITEM_BYTES.__getitem__)
-
-
-def _same(value: Value, g: Value) -> Value | None:
-    return value if prod(value.shape) == prod(g.shape) else None
 
 
 def _reduced(t: Tape, g: Value, value: Value, label: str) -> Value:

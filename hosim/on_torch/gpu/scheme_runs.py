@@ -214,19 +214,14 @@ class Workload:
         positions_at = {table.untyped_storage().data_ptr() for table in self._positions}
 
         def pack(tensor: Any) -> Callable[[], Any]:
-            shape, strides, offset, dtype = (
-                tensor.size(),
-                tensor.stride(),
-                tensor.storage_offset(),
-                tensor.dtype,
-            )
+            shape, strides = tensor.size(), tensor.stride()
+            offset, dtype = tensor.storage_offset(), tensor.dtype
             pointer = tensor.untyped_storage().data_ptr()
             if pointer == group_at:
                 return lambda: torch.as_strided(groups.ready(index), shape, strides, offset)
             if offloaded is None or pointer in positions_at or not self._worth_moving(tensor):
-                kept = (
-                    tensor.detach()
-                )  # not the tensor itself: an output would keep itself alive through this
+                # not the tensor itself: an output would keep itself alive through this
+                kept = tensor.detach()
                 return lambda: kept
             number = offloaded.keep(index, tensor)
             return lambda: torch.as_strided(

@@ -402,13 +402,9 @@ def _static_layers(cache: Any) -> Sequence[Any]:
         or cache.offloading
         or not all(getattr(layer, "is_compileable", False) for layer in layers)
     ):
-        got = (
-            "no cache"
-            if cache is None
-            else f"an offloaded {type(cache).__name__}"
-            if cache.offloading
-            else type(cache).__name__
-        )
+        got = "no cache"
+        if cache is not None:
+            got = f"{'an offloaded ' * bool(cache.offloading)}{type(cache).__name__}"
         raise InputError(f"{_STATIC} (got {got})")
     return list(layers)
 

@@ -8,8 +8,9 @@ groups.
 """
 
 import copy
+import inspect
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,8 +20,10 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hosim.errors import InputError
-from hosim.io.importers.torch_programs import quiet
+from hosim.io.importers.torch_programs import failures, quiet
 from hosim.on_torch.lower.held_contents import is_plain
+from hosim.on_torch.lower.sharded_tensors import fake_of, local, sharded_like
+from hosim.on_torch.lower.true_layouts import TrueLayouts
 
 _NUMBERS = (
     *("float", "number", "Tensor", "Optional[float]", "Optional[number]", "Optional[Tensor]"),
@@ -29,6 +32,14 @@ _NUMBERS = (
 """Types of arguments that may be numbers computed from settings: torch also takes a number for a
 tensor.
 """
+
+_ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
+"""Optimizers whose first step without state equals one from a state of zeros, if no momentum is
+dampened: also for classes that inherit their ``step``.
+"""
+
+OF_THE_OPTIMIZER = "make the optimizer with fused=True"
+"""What to do about an optimizer that torch cannot trace."""
 
 _CHANGED = "the optimizer's settings have changed since the step was captured; offload it again"
 
@@ -167,6 +178,52 @@ def step_alone(optimizer: torch.optim.Optimizer) -> None:
     step: Callable[..., Any] = type(optimizer).step
     step = getattr(step, "__wrapped__", step) if getattr(step, "hooked", False) else step
     step(optimizer)
+
+
+def make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor]) -> None:
+    """Give each of these parameters, which get gradients, the state with which the optimizer would
+    begin.
+    """
+    if all(optimizer.state.get(p) for p in learned):
+        return
+    fresh = twin_of(optimizer)
+    with (
+        failures(OF_THE_OPTIMIZER, "be traced"),
+        quiet(),
+        TrueLayouts() as mode,
+    ):
+        twins = {
+            id(p): fake_of(mode, p) for group in optimizer.param_groups for p in group["params"]
+        }
+        for p in learned:
+            twins[id(p)].grad = torch.empty_like(twins[id(p)])
+        fresh.param_groups = [
+            {**group, "params": [twins[id(p)] for p in group["params"]]}
+            for group in optimizer.param_groups
+        ]
+        fresh.state = defaultdict(dict)
+        with torch.no_grad():
+            step_alone(fresh)
+        made = {id(p): dict(fresh.state[twins[id(p)]]) for p in learned}
+    groups = optimizer.param_groups
+    damped = any(group.get("momentum") and group.get("dampening") for group in groups)
+    zeroed = {inspect.unwrap(kind.step) for kind in _ZEROED}
+    if any(made.values()) and (damped or inspect.unwrap(type(optimizer).step) not in zeroed):
+        raise InputError(
+            f"{type(optimizer).__name__} has no state yet; take one step with it before the step "
+            "is captured"
+        )
+    for p in learned:
+        for key, value in made[id(p)].items():
+            if isinstance(value, torch.Tensor) and key not in optimizer.state[p]:
+                like = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
+                if isinstance(optimizer, torch.optim.SGD):
+                    like = -like  # eager begins with a copy of the gradient, which may have -0
+                if value.stride() != like.stride():
+                    like = like.as_strided(value.size(), value.stride())
+                if value.shape == local(p).shape:
+                    like = sharded_like(p, like)
+                optimizer.state[p][key] = like
 
 
 def settings_of(

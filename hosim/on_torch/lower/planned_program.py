@@ -93,7 +93,12 @@ class PlannedProgram:
                 _check_input(self._called[name], value, self._examples[name], moves)
             if isinstance(value, torch.Tensor):
                 if moves and name not in unchecked and not self._device.has(value):
-                    value = self._moved(name, value)
+                    if name in self._written:
+                        raise InputError(
+                            f"input {self._called[name]!r} is written by the model, and is not on "
+                            f"{self._device.torch_device}; give it there"
+                        )
+                    value = self.on_device(value)
                 values[name] = self._by_itself(name, value, taken, held)
         return values
 
@@ -117,14 +122,6 @@ class PlannedProgram:
                 "another layout; give a copy"
             )
         return self.copy(name, value)
-
-    def _moved(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        if name in self._written:
-            raise InputError(
-                f"input {self._called[name]!r} is written by the model, and is not on "
-                f"{self._device.torch_device}; give it there"
-            )
-        return self.on_device(value)
 
     def on_device(self, value: torch.Tensor) -> torch.Tensor:
         """A copy on the device of the program's tensors."""

@@ -265,14 +265,7 @@ class Reached:
             if is_it(slot.before):
                 return f"{slot.key!r} of {slot.place}"
         for one in self._contents.values():
-            items = (
-                one.before.items()
-                if isinstance(one.before, dict)
-                else enumerate(one.before)
-                if isinstance(one.before, list)
-                else ()
-            )
-            for key, value in items:
+            for key, value in _items(one.before):
                 if is_it(value):
                     return f"{f'{one.key}[{key!r}]'!r} of {one.place}"
         return None
@@ -382,14 +375,7 @@ class Reached:
             self._contents[id(box)] = _Contents(place, key, box, copied(box), reads)
         if isinstance(box, WITHOUT_ITEMS) or len(box) > MANY:
             return
-        items = (
-            list(box.items())
-            if isinstance(box, MutableMapping)
-            else list(enumerate(box))
-            if isinstance(box, (list, deque))
-            else []
-        )
-        for name, one in items:
+        for name, one in _items(box):
             # of all modules only the user's: others have objects that import when asked
             if box is not sys.modules or is_own_module(one):
                 self._visit(place, f"{key}[{name!r}]", one, reads)
@@ -425,14 +411,8 @@ class Reached:
         self._class(place, key, type(value), reads)
         for name in sorted(filter(self._is_named, _slots_of(type(value)))) if reads else ():
             if hasattr(value, name):
-                self._slot(
-                    place,
-                    f"{key}.{name}" if key else name,
-                    value,
-                    name,
-                    getattr(value, name),
-                    True,
-                )
+                named = f"{key}.{name}" if key else name
+                self._slot(place, named, value, name, getattr(value, name), True)
 
     def _module(self, place: str, module: torch.nn.Module, reads: bool) -> None:
         if id(module) in self.modules:
@@ -592,17 +572,18 @@ def _moved_by_forward(slot: _Slot, now: Any) -> bool:
     return False
 
 
+def _items(box: Any) -> list[tuple[Any, Any]]:
+    """What a container has by name or by position."""
+    if isinstance(box, MutableMapping):
+        return list(box.items())
+    return list(enumerate(box)) if isinstance(box, (list, deque)) else []
+
+
 def _tensors(value: Any, depth: int = 0) -> Sequence[torch.Tensor]:
     """The tensors in an attribute that is one, or a container of some."""
     if isinstance(value, torch.Tensor):
         return [value]
-    inside = (
-        value.values()
-        if isinstance(value, dict)
-        else value
-        if isinstance(value, (list, tuple, set, deque))
-        else ()
-    )
-    return (
-        [tensor for one in inside for tensor in _tensors(one, depth + 1)] if depth < DEPTH else []
-    )
+    inside = value.values() if isinstance(value, dict) else value
+    if depth >= DEPTH or not isinstance(value, (dict, list, tuple, set, deque)):
+        return []
+    return [tensor for one in inside for tensor in _tensors(one, depth + 1)]

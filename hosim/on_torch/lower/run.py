@@ -374,7 +374,13 @@ class Executor:
         elif node.name in self.lowered.op_of:
             self._compute(node, self.lowered.op_of[node.name], drops)
         else:
-            self._cache_op(node, self.lowered.cache_op_of[node.name], drops)
+            k = self.lowered.cache_op_of[node.name]
+            cache_op = self._plan.cache_ops[k]
+            resident = self._residents[cache_op.tensor]
+            if cache_op.op == DETACH:
+                self._detach(node, cache_op, resident, drops)
+            else:
+                self._copy(node, k, cache_op, resident, drops)
 
     def _compute(self, node: Node, i: int, drops: Sequence[Node]) -> None:
         """Queue an op. Other copies of what it writes become stale; what dies with it is
@@ -417,15 +423,6 @@ class Executor:
         if self.segments is not None and after and self.segments.is_within(node):
             raise ExecutionError(f"op {node.name!r} waits within a segment")
         self.device.compute.launch(compute, tuple(after), self._labels[i])
-
-    def _cache_op(self, node: Node, k: int, drops: Sequence[Node]) -> None:
-        """Queue a cache op."""
-        cache_op = self._plan.cache_ops[k]
-        resident = self._residents[cache_op.tensor]
-        if cache_op.op == DETACH:
-            self._detach(node, cache_op, resident, drops)
-        else:
-            self._copy(node, k, cache_op, resident, drops)
 
     def _copy(
         self, node: Node, k: int, cache_op: CacheOp, resident: TensorCopies, drops: Sequence[Node]

@@ -5,6 +5,9 @@ this process has. Imports torch.
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from hosim.on_torch.lower.devices import fake_on
 
 
 def sharded_modules(model: torch.nn.Module) -> list[tuple[torch.nn.Module, Any]]:
@@ -37,6 +40,20 @@ def sharded_like(parameter: Any, part: torch.Tensor) -> torch.Tensor:
         part, parameter.device_mesh, parameter.placements, run_check=False, **sizes
     )
     return made
+
+
+def fake_of(
+    mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None = None
+) -> torch.Tensor:
+    """The fake of a tensor, of its part in this process if it is sharded."""
+    if device not in (None, tensor.device) or isinstance(tensor, FakeTensor):
+        return fake_on(mode, tensor, device or tensor.device)
+    fake = mode.from_tensor(local(tensor), static_shapes=True)
+    assert isinstance(fake, torch.Tensor)
+    if local(tensor) is not tensor:
+        fake.requires_grad_(tensor.requires_grad)
+    fake.grad = None  # gradients are made within the step
+    return fake
 
 
 def behind(model: torch.nn.Module) -> list[torch.Tensor]:

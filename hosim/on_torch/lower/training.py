@@ -16,8 +16,6 @@ mask when traced, whose gradients differ in the last bits. With a mask given, bo
 
 from __future__ import annotations
 
-import inspect
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -25,7 +23,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
@@ -44,7 +42,12 @@ from hosim.on_torch.lower.compiled import (
 from hosim.on_torch.lower.devices import fake_on
 from hosim.on_torch.lower.eager_peak import eager_peak_bytes
 from hosim.on_torch.lower.op_schema import by_name
-from hosim.on_torch.lower.optimizer_update import Update, step_alone, tensor_settings, twin_of
+from hosim.on_torch.lower.optimizer_update import (
+    OF_THE_OPTIMIZER,
+    Update,
+    make_state,
+    tensor_settings,
+)
 from hosim.on_torch.lower.python_state import (
     WritesUndone,
     no_look_is_hidden,
@@ -54,7 +57,7 @@ from hosim.on_torch.lower.python_state import (
 from hosim.on_torch.lower.reached_state import Made, Reached
 from hosim.on_torch.lower.replicas import Replicas, replicas_of, unwrapped
 from hosim.on_torch.lower.sharded import Shards, shards_of
-from hosim.on_torch.lower.sharded_tensors import local, sharded_like
+from hosim.on_torch.lower.sharded_tensors import fake_of, local
 from hosim.on_torch.lower.step_parts import StepParts, program_of, split_lists
 from hosim.on_torch.lower.torch_program import TorchProgram, lift_constants
 from hosim.on_torch.lower.true_layouts import TrueLayouts
@@ -66,13 +69,7 @@ from hosim.on_torch.lower.two_traces import (
 )
 from hosim.plain_text import shown
 
-_ZEROED = (torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD, torch.optim.RMSprop)
-"""Optimizers whose first step without state equals one from a state of zeros, if no momentum is
-dampened: also for classes that inherit their ``step``.
-"""
-
 _OF_THE_MODEL = "write the model and its loss without looking at what tensors contain"
-_OF_THE_OPTIMIZER = "make the optimizer with fused=True"
 
 _KEEPS = (torch.ops.aten.mkldnn_rnn_layer.default,)
 """Ops that give backward what it needs only while gradients are on; a program runs with them
@@ -163,19 +160,19 @@ def capture_training(
     reached = Reached(model, {} if loss is None else {"the loss": loss})
     mode = TrueLayouts()
     with failures(_OF_THE_MODEL, "be traced"), quiet(), mode:
-        fakes = {id(tensor): _fake(mode, tensor, device) for _, _, tensor in _held(model, {})}
+        fakes = {id(tensor): fake_of(mode, tensor, device) for _, _, tensor in _held(model, {})}
         given = {
-            key: _fake(mode, value, device) if key in tensors else value
+            key: fake_of(mode, value, device) if key in tensors else value
             for key, value in inputs.items()
         }
         stepping = _Stepping(model, learned, fakes, given, loss, exchanges, compiled, reached)
         first = [*fakes.values(), *(given[key] for key in tensors)]
         trial = stepping.traced(first)
-    _make_state(optimizer, [learned[i] for i in trial.gradients])
+    make_state(optimizer, [learned[i] for i in trial.gradients])
     held = list(_held(model, optimizer.state))
-    with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
-        fakes |= {id(rate): _fake(mode, rate) for rate in rates if id(rate) not in fakes}
-        fakes |= {id(t): _fake(mode, t, device) for _, _, t in held if id(t) not in fakes}
+    with failures(OF_THE_OPTIMIZER, "be traced"), quiet(), mode:
+        fakes |= {id(rate): fake_of(mode, rate) for rate in rates if id(rate) not in fakes}
+        fakes |= {id(t): fake_of(mode, t, device) for _, _, t in held if id(t) not in fakes}
         update = Update(optimizer, fakes, mode)
     return _step_of(_Ready(stepping, update, mode, held, rates, device), inputs, name, first, trial)
 
@@ -200,7 +197,7 @@ class _Ready:
         stepping = self.stepping
         with failures(_OF_THE_MODEL, "be traced"), quiet(), self.mode:
             given = {
-                key: _fake(self.mode, value, self.device)
+                key: fake_of(self.mode, value, self.device)
                 if isinstance(value, torch.Tensor)
                 else value
                 for key, value in inputs.items()
@@ -286,7 +283,7 @@ def _settled(
     """The whole step, whose last two traces are the same, and its peak without hosim."""
     stepping, update, fakes = ready.stepping, ready.update, ready.stepping.fakes
     backward_done = parameter_hooks.mark, (_BACKWARD_DONE,)
-    with failures(_OF_THE_OPTIMIZER, "be traced"), quiet(), ready.mode:
+    with failures(OF_THE_OPTIMIZER, "be traced"), quiet(), ready.mode:
         flat = [
             *(fakes[id(t)] for _, _, t in ready.held),
             *(stepping.given[k] for k in tensors),
@@ -381,67 +378,6 @@ def _held(
         for key, value in state.items():
             if isinstance(value, torch.Tensor):
                 yield f"{names.get(id(parameter), 'parameter')}.{key}", "optimizer_state", value
-
-
-def _make_state(optimizer: torch.optim.Optimizer, learned: Sequence[torch.Tensor]) -> None:
-    """Give each of these parameters, which get gradients, the state with which the optimizer would
-    begin.
-    """
-    if all(optimizer.state.get(p) for p in learned):
-        return
-    fresh = twin_of(optimizer)
-    with (
-        failures(_OF_THE_OPTIMIZER, "be traced"),
-        quiet(),
-        TrueLayouts() as mode,
-    ):
-        twins = {id(p): _fake(mode, p) for group in optimizer.param_groups for p in group["params"]}
-        for p in learned:
-            twins[id(p)].grad = torch.empty_like(twins[id(p)])
-        fresh.param_groups = [
-            {**group, "params": [twins[id(p)] for p in group["params"]]}
-            for group in optimizer.param_groups
-        ]
-        fresh.state = defaultdict(dict)
-        with torch.no_grad():
-            step_alone(fresh)
-        made = {id(p): dict(fresh.state[twins[id(p)]]) for p in learned}
-    damped = any(
-        group.get("momentum") and group.get("dampening") for group in optimizer.param_groups
-    )
-    zeroed = {inspect.unwrap(kind.step) for kind in _ZEROED}
-    if any(made.values()) and (damped or inspect.unwrap(type(optimizer).step) not in zeroed):
-        raise InputError(
-            f"{type(optimizer).__name__} has no state yet; take one step with it before the step "
-            "is captured"
-        )
-    for p in learned:
-        for key, value in made[id(p)].items():
-            if isinstance(value, torch.Tensor) and key not in optimizer.state[p]:
-                like = torch.zeros(value.shape, dtype=value.dtype, device=value.device)
-                if isinstance(optimizer, torch.optim.SGD):
-                    like = -like  # eager begins with a copy of the gradient, which may have -0
-                like = (
-                    like.as_strided(value.size(), value.stride())
-                    if value.stride() != like.stride()
-                    else like
-                )
-                optimizer.state[p][key] = (
-                    sharded_like(p, like) if value.shape == local(p).shape else like
-                )
-
-
-def _fake(
-    mode: FakeTensorMode, tensor: torch.Tensor, device: torch.device | None = None
-) -> torch.Tensor:
-    if device not in (None, tensor.device) or isinstance(tensor, FakeTensor):
-        return fake_on(mode, tensor, device or tensor.device)
-    fake = mode.from_tensor(local(tensor), static_shapes=True)
-    assert isinstance(fake, torch.Tensor)
-    if local(tensor) is not tensor:
-        fake.requires_grad_(tensor.requires_grad)
-    fake.grad = None  # gradients are made within the step
-    return fake
 
 
 _FORWARD_DONE, _BACKWARD_DONE = -1, -2

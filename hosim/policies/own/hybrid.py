@@ -125,13 +125,9 @@ def plan(
     ):
         _check_cache(cache, sizes.op)
         try:
-            found = hyperoffload.search(
-                backbone, hardware, budget_bytes - cache, placement=rule
-            ).plan
+            found = _beside(cache, backbone, hardware, budget_bytes, rule)
         except InfeasibleError as error:
-            beside = f"beside a cache of {human_size(cache)} for experts"
-            message = f"{beside}, the backbone does not fit: {error}"
-            refused = InfeasibleError(message, report=error.report)
+            refused = error
             continue
         result = replay(found, hardware, budget_bytes - cache, record=True)
         hot = (
@@ -154,6 +150,19 @@ def _check_cache(cache_bytes: int, used_bytes: int) -> None:
             f"an op uses {human_size(used_bytes)} ({used_bytes} B) of experts, which the cache of "
             f"{human_size(cache_bytes)} cannot hold: give hybrid cache_bytes of at least that"
         )
+
+
+def _beside(
+    cache_bytes: int, backbone: Graph, hardware: Hardware, budget_bytes: int, rule: Placement | None
+) -> Plan:
+    """The plan of the backbone in what the cache leaves. Raises :class:`InfeasibleError`."""
+    left = budget_bytes - cache_bytes
+    try:
+        return hyperoffload.search(backbone, hardware, left, placement=rule).plan
+    except InfeasibleError as error:
+        beside = f"beside a cache of {human_size(cache_bytes)} for experts"
+        message = f"{beside}, the backbone does not fit: {error}"
+        raise InfeasibleError(message, report=error.report) from None
 
 
 def _with_experts(

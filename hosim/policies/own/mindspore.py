@@ -199,11 +199,9 @@ class _KernelClock:
 
     def __init__(self, graph: Graph, hardware: Hardware, default_kernel_time_us: float) -> None:
         unknown = round(default_kernel_time_us * 1000)
-        durations = op_durations(graph, hardware)
-        pairs = zip(durations, graph.ops, strict=True)
         known = (
             d if op.duration_ns is not None or op.flops or op.bytes_accessed else unknown
-            for d, op in pairs
+            for d, op in zip(op_durations(graph, hardware), graph.ops, strict=True)
         )
         self._starts = [0, *accumulate(known)]
 

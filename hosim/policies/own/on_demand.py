@@ -180,8 +180,7 @@ def keep_first(
     """The plan: its decisions are taken during the replay, each in O(1) amortized."""
     rule = read_placement(placement, hardware)
     initial = kept_from_the_start(graph, hardware, budget_bytes, rule)
-    at_home = starts_below(graph, hardware)
-    fetched = frozenset((*at_home, *initial))
+    fetched = frozenset((*starts_below(graph, hardware), *initial))
     return paging_plan(
         graph,
         hardware,

@@ -77,12 +77,10 @@ def sweep_answer(
         return Answer(title, f"No point fits: {why}.", good=False)
     best, worst = fitting[0], fitting[-1]
     where = ", ".join([f"{column_title(c)} = {cell(c, best[c])}" for c in columns])
-    verdict = (
-        f"Fastest: {human_time(best['makespan_ns'])} at {where}; "
-        f"slowest: {human_time(worst['makespan_ns'])}."
-        if best["makespan_ns"] < worst["makespan_ns"]
-        else f"Every point that fits takes {human_time(best['makespan_ns'])}."
-    )
+    shortest, longest = best["makespan_ns"], worst["makespan_ns"]
+    verdict = f"Every point that fits takes {human_time(shortest)}."
+    if shortest < longest:
+        verdict = f"Fastest: {human_time(shortest)} at {where}; slowest: {human_time(longest)}."
     if len(columns) == 1:
         points = [(cell(columns[0], row[columns[0]]), _ns(row), _took(row)) for row in rows]
         return _of_curve(title, verdict, points, True, lost)

@@ -65,7 +65,12 @@ def installation(cache: Path, workloads: int, profiles: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cores": os.cpu_count(),
-        "packages": {package: _version(package) for package in sorted(_required())},
+        "packages": {
+            package: _version(package)
+            for package in sorted(
+                [_name(line) for line in _requirements() if "extra ==" not in line]
+            )
+        },
         "extras": features,
         "workloads": workloads,
         "profiles": profiles,
@@ -133,10 +138,6 @@ def _requirements() -> list[str]:
         return metadata.requires("hosim") or []
     except metadata.PackageNotFoundError:  # run from a folder, not installed
         return []
-
-
-def _required() -> list[str]:
-    return [_name(line) for line in _requirements() if "extra ==" not in line]
 
 
 def _needs() -> Iterator[tuple[str, str]]:

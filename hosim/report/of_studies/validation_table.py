@@ -115,15 +115,11 @@ def _reserved(memory: Mapping[str, Any]) -> tuple[str, str, str]:
     low, high = memory.get("reserved_low_bytes"), memory.get("reserved_high_bytes")
     if simulated is not None or low is None:
         return _size(measured), _size(simulated), _error(measured, simulated)
-    return (
-        _size(measured),
-        f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}",
-        NOTHING
-        if measured is None
-        else "within"
-        if low <= measured <= (high or measured)
-        else "outside",
-    )
+    allowed = f"at least {_size(low)}" if high is None else f"{_size(low)} to {_size(high)}"
+    verdict = NOTHING
+    if measured is not None:
+        verdict = "within" if low <= measured <= (high or measured) else "outside"
+    return _size(measured), allowed, verdict
 
 
 def time_and_share(ns: int, span_ns: int) -> str:

@@ -255,20 +255,15 @@ def _round(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
     least = (high - low) / max(count - 1, 1)
     whole = low.denominator == high.denominator == 1
     if not least or (whole and least <= 1):
-        return (
-            [first + i * (1 if last > first else -1) for i in range(int(high - low) + 1)]
-            if whole
-            else [first]
-        )
+        count = int(high - low) + 1 if whole else 1
+        return [first + i * (1 if last > first else -1) for i in range(count)]
     steps = (
-        (Fraction(2) ** power for power in range(1100))
-        if whole and not any(int(end) % 1024 for end in (low, high))
-        else (
-            Fraction(times) * Fraction(10) ** power
-            for power in range(-12, 310)
-            for times in (1, 2, Fraction(5, 2), 5)
-        )
+        Fraction(times) * Fraction(10) ** power
+        for power in range(-12, 310)
+        for times in (1, 2, Fraction(5, 2), 5)
     )
+    if whole and not any(int(end) % 1024 for end in (low, high)):
+        steps = (Fraction(2) ** power for power in range(1100))
     step = next(
         step for step in steps if step >= least * 9 / 10 and not (whole and step.denominator > 1)
     )

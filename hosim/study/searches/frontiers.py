@@ -118,13 +118,11 @@ class Frontier(InCells):
         if self.smallest_bytes is None:
             return f"{self.question.choice.label} does not fit within any budget probed"
         fastest, least = self.pareto[-1], self.pareto[0]
-        unsure = (
-            []
-            if self.sure_bytes == self.smallest_bytes
-            else ["in more than one of ten draws its plan does not fit there"]
-            if self.sure_bytes is None
-            else [f"{human_size(self.sure_bytes)} to fit in 9 of 10 draws"]
-        )
+        unsure = []
+        if self.sure_bytes is None:
+            unsure = ["in more than one of ten draws its plan does not fit there"]
+        elif self.sure_bytes != self.smallest_bytes:
+            unsure = [f"{human_size(self.sure_bytes)} to fit in 9 of 10 draws"]
         lines = [
             f"{self.question.choice.label} needs {human_size(self.smallest_bytes)}"
             + (

@@ -135,13 +135,9 @@ def fixed_time(works: Sequence[OpWork]) -> int:
     )
     times = sorted(work.time_ns for work in listed)
     coarse = len(times) >= _MANY and not any(time % _COARSE_NS for time in times)
-    shortest = (
-        few[len(few) // 4]
-        if few
-        else min(_MOST_NS, times[int(_SHORT * len(times))])
-        if times
-        else 0
-    )
+    shortest = few[len(few) // 4] if few else 0
+    if times and not few:
+        shortest = min(_MOST_NS, times[int(_SHORT * len(times))])
     return shortest + (_COARSE_NS // 2 if coarse else 0)
 
 

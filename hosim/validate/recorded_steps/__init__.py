@@ -7,6 +7,11 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from hosim.validate.recorded_steps.filling_kernels import (
+        is_collective,
+        kernels_wait_for_room,
+        placed_ns,
+    )
     from hosim.validate.recorded_steps.latencies import (
         FEWEST,
         PLAUSIBLE,
@@ -28,9 +33,6 @@ if TYPE_CHECKING:
         GivenNumbers,
         GivenTimes,
         Structure,
-        is_collective,
-        kernels_wait_for_room,
-        placed_ns,
         structure,
     )
     from hosim.validate.recorded_steps.structural_replay import (
@@ -44,13 +46,13 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
+            "filling_kernels": "is_collective kernels_wait_for_room placed_ns",
             "latencies": "FEWEST Latencies PLAUSIBLE centre fit_latencies label",
             "one_step": "EndsOfOps OneStep one_step",
             "recurrences": "recurring_structure",
             "repetitions": "Repetitions before issued_from repetitions",
             "start_errors": "StartErrors percentile95 start_errors",
-            "step_structure": "GivenNumbers GivenTimes Structure is_collective kernels_wait_for_room "
-            "placed_ns structure",
+            "step_structure": "GivenNumbers GivenTimes Structure structure",
             "structural_replay": "RECORDING ReplayedOp StructuralReplay span_ns structural_replay",
         },
     )

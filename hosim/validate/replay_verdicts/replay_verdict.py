@@ -30,7 +30,6 @@ from hosim.io.importers.recordings import (
 from hosim.units import human_percent
 from hosim.validate.recorded_steps import (
     GivenTimes,
-    OneStep,
     StartErrors,
     StructuralReplay,
     Structure,
@@ -52,13 +51,9 @@ def by_launches(trace: KinetoTrace, order: ProgramOrder) -> tuple[int, ...]:
         free: int | None = None
         for i in queue:
             op = trace.ops[i]
-            ready = (
-                op.start_ns
-                if op.call is None and free is None
-                else trace.calls[op.call].end_ns
-                if op.call is not None
-                else 0
-            )
+            ready = op.start_ns if free is None else 0
+            if op.call is not None:
+                ready = trace.calls[op.call].end_ns
             starts[i] = ready if free is None else max(ready, free)
             free = starts[i] + op.duration_ns
     return tuple(starts)
@@ -226,7 +221,9 @@ def best_structure(trace: KinetoTrace) -> tuple[Structure, StructuralReplay, Riv
     errors of the trivial predictions.
     """
     built = structure(trace)
-    rivals = _rivals(built)  # of the waits that are recorded, not of those that it repeats
+    # of the waits that are recorded, not of those that it repeats
+    held = by_held_host(trace, built.order, built.waits)
+    rivals = start_errors(trace.ops, by_launches(trace, built.order)), start_errors(trace.ops, held)
     replayed = structural_replay(built)
     if not explains(_errors(built, replayed), *rivals):
         again = recurring_structure(built)
@@ -237,12 +234,6 @@ def best_structure(trace: KinetoTrace) -> tuple[Structure, StructuralReplay, Riv
 
 def _errors(built: Structure, replayed: StructuralReplay) -> StartErrors:
     return start_errors(built.trace.ops, [op.simulated_start_ns for op in replayed.ops])
-
-
-def _rivals(built: Structure) -> Rivals:
-    trace, order = built.trace, built.order
-    alone, held = by_launches(trace, order), by_held_host(trace, order, built.waits)
-    return start_errors(trace.ops, alone), start_errors(trace.ops, held)
 
 
 def explains(errors: StartErrors, *rivals: StartErrors) -> bool:
@@ -258,7 +249,11 @@ def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdi
     found = one_step(built)
     tried: list[_Naming] = []
     for share in _SHARES:
-        named = _off_by(found, max(1, errors.span_ns // share))
+        least_ns = max(1, errors.span_ns // share)
+        named = GivenTimes(
+            frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns),
+            frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns),
+        )
         if not tried or named != tried[-1].named:
             tried.append(_naming(built, named))
         if explains(tried[-1].rest, *rivals):
@@ -269,7 +264,13 @@ def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdi
     best = tried[-1]
     if not explains(best.rest, *rivals):
         best = next((one for one in tried if within(one.rest)), best)
-    return Verdict(False, errors, *rivals, _spans(built, found, best.named), best.rest)
+    return Verdict(
+        False,
+        errors,
+        *rivals,
+        unexplained_spans(built, found, sorted(best.named.ops), sorted(best.named.calls)),
+        best.rest,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,13 +289,6 @@ def _naming(built: Structure, named: GivenTimes) -> _Naming:
     return _Naming(named, starts, _rest(built, named, starts))
 
 
-def _off_by(found: OneStep, least_ns: int) -> GivenTimes:
-    return GivenTimes(
-        frozenset(i for i, late in enumerate(found.ops) if abs(late) >= least_ns),
-        frozenset(c for c, late in found.calls.items() if abs(late) >= least_ns),
-    )
-
-
 def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
     """Return what is named and the ops at which the error on their stream grows: waits for room on
     the device are not seen one by one.
@@ -308,10 +302,6 @@ def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
             if abs(now - before) > least_ns
         }
     return GivenTimes(tried.named.ops | jumps, tried.named.calls)
-
-
-def _spans(built: Structure, found: OneStep, named: GivenTimes) -> tuple[UnexplainedSpan, ...]:
-    return unexplained_spans(built, found, sorted(named.ops), sorted(named.calls))
 
 
 def _rest(built: Structure, named: GivenTimes, starts: Sequence[int]) -> StartErrors:

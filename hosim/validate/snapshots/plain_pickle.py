@@ -73,13 +73,9 @@ class _PickleMachine:
             elif name == "STOP":
                 return self._stack.pop()
             elif not self._do(name, argument):
-                names = (
-                    ".".join(texts)
-                    if name == "STACK_GLOBAL"
-                    else argument[:60]
-                    if isinstance(argument, str)
-                    else ""
-                )
+                names = argument[:60] if isinstance(argument, str) else ""
+                if name == "STACK_GLOBAL":
+                    names = ".".join(texts)
                 raise InputError(
                     f"expected plain containers only, it has the instruction {name}"
                     + f" of {names}" * bool(names)

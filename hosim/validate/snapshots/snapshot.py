@@ -469,9 +469,11 @@ class _Rewinding:
             )
         return block
 
+    def _at(self, index: int) -> _Range | None:
+        return self._ranges[self._starts[index]] if 0 <= index < len(self._starts) else None
+
     def _range_at(self, address: int, size: int) -> _Range:
-        index = bisect_right(self._starts, address) - 1
-        range_ = self._ranges[self._starts[index]] if index >= 0 else None
+        range_ = self._at(bisect_right(self._starts, address) - 1)
         if range_ is None or address + size > range_.end:
             raise InputError(
                 f"expected a segment from {address} to {address + size}, but later entries say "
@@ -511,11 +513,7 @@ class _Rewinding:
         """A segment is there again, or pages are mapped again (and join those on either side)."""
         index = bisect_left(self._starts, range_.address)
         for neighbour in (index - 1, index):
-            other = (
-                self._ranges[self._starts[neighbour]]
-                if 0 <= neighbour < len(self._starts)
-                else None
-            )
+            other = self._at(neighbour)
             if other is not None and other.address < range_.end and range_.address < other.end:
                 raise InputError(
                     f"two segments overlap: one at address {range_.address}, the other at "
@@ -526,11 +524,7 @@ class _Rewinding:
                 range_.address, self._bases.get(range_.kind, range_.address)
             )
             for neighbour in (index, index - 1):
-                other = (
-                    self._ranges[self._starts[neighbour]]
-                    if 0 <= neighbour < len(self._starts)
-                    else None
-                )
+                other = self._at(neighbour)
                 if other is None or not other.expandable or other.kind != range_.kind:
                     continue
                 if other.address == range_.end or other.end == range_.address:
@@ -568,9 +562,8 @@ class _Rewinding:
         if range_.expandable and not any(
             other.kind == range_.kind and other.expandable for other in self._ranges.values()
         ):
-            del self._bases[
-                range_.kind
-            ]  # the first page of the segment: an earlier one may lie elsewhere
+            # the first page of the segment: an earlier one may lie elsewhere
+            del self._bases[range_.kind]
 
 
 def _small_pages(history: Sequence[Entry], index: int) -> bool:

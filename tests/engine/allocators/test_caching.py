@@ -95,7 +95,7 @@ def test_large_blocks_keep_a_rest_of_up_to_a_mebibyte():
     assert stats.allocated_bytes == 41 * MIB - 512
     assert stats.requested_bytes == 40 * MIB - 512
     assert stats.reserved_bytes == 42 * MIB
-    assert stats.fragmentation == pytest.approx((MIB + 512) / (42 * MIB))
+    assert stats.now.fragmentation == pytest.approx((MIB + 512) / (42 * MIB))
 
 
 def test_streams_do_not_share_free_blocks():

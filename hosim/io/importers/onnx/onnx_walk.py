@@ -261,13 +261,9 @@ class _OnnxWalk:
         """A constant: a number, or a tensor that exists from the start."""
         if value.is_number:
             return value
-        kind = (
-            "buffer"
-            if value.element in _WHOLE
-            else "expert"
-            if "experts" in name.split(".")
-            else "parameter"
-        )
+        kind = "expert" if "experts" in name.split(".") else "parameter"
+        if value.element in _WHOLE:
+            kind = "buffer"
         return replace(
             value,
             tensor=self.recording.tensor(name, value.shape, dtype_of(value.element, name), kind),

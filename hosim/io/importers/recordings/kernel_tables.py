@@ -42,12 +42,7 @@ PARQUET = b"PAR1"
 """The first bytes of a Parquet file."""
 
 _LONGER = {
-    "gemm_dtype": "dtype",
-    "attn_dtype": "dtype",
-    "mla_dtype": "dtype",
-    "moe_dtype": "dtype",
-    "nccl_dtype": "dtype",
-    "allreduce_dtype": "dtype",
+    **{f"{of}_dtype": "dtype" for of in ("gemm", "attn", "mla", "moe", "nccl", "allreduce")},
     "batch_size": "batch",
     "num_heads": "heads",
     "num_key_value_heads": "kv_heads",
@@ -252,13 +247,8 @@ def read_kernel_tables(
     us = TableColumns(frame, source).numbers(time, least=1e-9) * (
         1.0 if time == "latency_us" else 1000.0
     )
-    machines = (
-        frame["machine"]
-        if "machine" in frame
-        else frame["device"]
-        if "device" in frame
-        else pandas.Series("", index=frame.index)
-    )
+    named = next((name for name in ("machine", "device") if name in frame), None)
+    machines = frame[named] if named else pandas.Series("", index=frame.index)
     tables = []
     for kernel, dtypes, distributions, sizes, chosen in sorted_in:
         of_class = {name: sizes[name][chosen] for name in CLASSES[kernel].sizes}
@@ -326,14 +316,8 @@ def _rows_of(
     chosen: npt.NDArray[np.bool_] | None = None,
 ) -> Sorted:
     count = len(columns.frame)
-    dtypes = columns.known("dtype", DTYPE_NAMES)
-    yield (
-        kernel,
-        dtypes,
-        np.full(count, "uniform"),
-        sizes,
-        np.full(count, True) if chosen is None else chosen,
-    )
+    rows = np.full(count, True) if chosen is None else chosen
+    yield kernel, columns.known("dtype", DTYPE_NAMES), np.full(count, "uniform"), sizes, rows
 
 
 def _own(columns: TableColumns) -> Sorted:
@@ -489,20 +473,10 @@ def tables_text(tables: Sequence[KernelTable]) -> str:
     lines = [csv_line(("machine", "kernel", "dtype", "distribution", *sizes, "latency_us"))]
     for table in tables:
         columns = [table.sizes.get(name) for name in sizes]
+        names = table.machine, table.kernel, table.dtype, table.distribution
         for i, us in enumerate(table.latency_us.tolist()):
             figures = ["" if column is None else int(column[i]) for column in columns]
-            lines.append(
-                csv_line(
-                    (
-                        table.machine,
-                        table.kernel,
-                        table.dtype,
-                        table.distribution,
-                        *figures,
-                        f"{us:.10g}",
-                    )
-                )
-            )
+            lines.append(csv_line((*names, *figures, f"{us:.10g}")))
     return "".join(lines)
 
 

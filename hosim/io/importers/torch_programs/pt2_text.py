@@ -24,13 +24,9 @@ from hosim.units import LARGEST
 
 
 def _shown(data: Any) -> str:
-    return (
-        "a list"
-        if isinstance(data, list)
-        else "an object"
-        if isinstance(data, dict)
-        else ascii(data)[:40]
-    )
+    if isinstance(data, list):
+        return "a list"
+    return "an object" if isinstance(data, dict) else ascii(data)[:40]
 
 
 def _checked(data: Any, is_valid: bool, expected: str, where: str) -> Any:

@@ -84,14 +84,11 @@ def import_torch_model(
     trained = loss is not None or optimizer is not None
     if not isinstance(model, torch.nn.Module):
         if inputs is not None or trained:
+            given = {"inputs": inputs, "loss": loss, "optimizer": optimizer}
             raise InputError(
                 "an exported program has its inputs already, and is no training step; give inputs, "
                 "loss and optimizer with a module only",
-                where="inputs"
-                if inputs is not None
-                else "loss"
-                if loss is not None
-                else "optimizer",
+                where=next(name for name, value in given.items() if value is not None),
             )
         return import_exported(model, name=name or "program")
     name = name or type(model).__name__

@@ -135,15 +135,14 @@ def loss_of(
     if number and value.requires_grad:
         return value
     size = f"of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else ""
+    why = "and no single number; give the model labels, or loss=, a function of model and inputs"
+    if number:
+        why = "which depends on no parameter that learns"
+    elif size and loss is not None:
+        why = "and no single number; reduce it, as .mean() does"
     raise InputError(
         f"the step gives no loss to differentiate: {called} is {size or type(value).__name__}, "
-        + (
-            "which depends on no parameter that learns"
-            if number
-            else "and no single number; reduce it, as .mean() does"
-            if size and loss is not None
-            else "and no single number; give the model labels, or loss=, a function of model and inputs"
-        )
+        f"{why}"
     )
 
 

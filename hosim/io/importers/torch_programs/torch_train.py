@@ -105,13 +105,9 @@ def _graph(recorded: Recorded, name: str, meta: Mapping[str, Any]) -> Graph:
     saved: dict[int, None] = {}
 
     def kind_of(storage: int) -> str:
-        return (
-            "gradient"
-            if storage in recorded.gradients
-            else "output"
-            if storage in recorded.results
-            else "activation"
-        )
+        if storage in recorded.gradients:
+            return "gradient"
+        return "output" if storage in recorded.results else "activation"
 
     for storage, (wanted, kind) in recorded.held.items():
         graph.tensor(storage, wanted, kind)

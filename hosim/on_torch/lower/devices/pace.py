@@ -12,7 +12,6 @@ threads woke up, so that a late thread delays no other.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from fractions import Fraction
 from threading import Lock
 
 from hosim.analysis.costmodel.transfers import ceiling
@@ -87,7 +86,7 @@ class Pace:
         end_ns = max(ready_ns, self._engines.pop(0)) + self._channel.latency_ns
         self._until(end_ns)
         most = ceiling(self._hardware, self._channel, size_bytes, kind)
-        links = self._links if most is None else (*self._links, _own(most))
+        links = self._links if most is None else (*self._links, Link(max(1, int(most))))
         for link in links:
             link.enter(end_ns)
 
@@ -119,7 +118,3 @@ def paces(hardware: Hardware, sleep: Sleep) -> dict[str, Pace]:
         ]
         made[channel.name] = Pace(hardware, channel, (channels[channel.name], *shared), sleep)
     return made
-
-
-def _own(ceiling: Fraction) -> Link:
-    return Link(max(1, int(ceiling)))
