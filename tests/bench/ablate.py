@@ -176,7 +176,8 @@ def named(arm: Arm) -> str:
 
 def arms() -> list[str]:
     """The names of all arms."""
-    return [*map(named, (*PIPELINE._OF_EACH, *PIPELINE._LATER)), *FACTORIES, LOCAL]
+    made = "ranking", *[arm.__name__ for arm in OWN.rewriting(True, True)], "asking_rivals"
+    return [*map(named, (*PIPELINE._OF_EACH, *PIPELINE._LATER)), *made, LOCAL]
 
 
 class Counted:
@@ -214,9 +215,16 @@ class Counted:
     def plan(self, graph: Graph, hardware: Hardware, budget_bytes: int, effort: float) -> int:
         """The makespan of hyperoffload's plan with these arms."""
 
-        def counted(factory: str) -> Callable[..., Arm]:
+        def counted(factory: str) -> Callable[..., Arm | tuple[Arm, ...]]:
             make_arm = getattr(FACTORIES[factory], factory)
-            return lambda *given: self.arm(factory, make_arm(*given))
+
+            def made(*given: Any) -> Arm | tuple[Arm, ...]:
+                arm = make_arm(*given)
+                if isinstance(arm, tuple):
+                    return tuple([self.arm(one.__name__, one) for one in arm])
+                return self.arm(factory, arm)
+
+            return made
 
         with ExitStack() as patched:
             for listed in ("_OF_EACH", "_LATER"):

@@ -329,17 +329,17 @@ def rewriting(reorder: bool, recompute: bool) -> tuple[Arm, Arm]:
     """The arms that try variants of the graph: those that are likely, and those near the best."""
     made: list[_Rewrites] = []
 
-    def steps(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
+    def likely(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
         graph = planned.problem.graph
         if (reorder or recompute) and len(graph.ops) <= MOST_OPS and countable(graph):
             made.append(_Rewrites(search, planned, recompute))
             yield from made[0].steps(reorder)
 
-    def changing(search: Search, planned: PlannedGraph) -> Iterator[None]:
+    def near(search: Search, planned: PlannedGraph) -> Iterator[None]:
         if made:
             yield from made[0].changing(planned)
 
-    return steps, changing
+    return likely, near
 
 
 class _Rewrites:

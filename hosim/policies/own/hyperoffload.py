@@ -66,7 +66,7 @@ def plan(
         allowed if recompute is None else recompute,
     )
     asked = None if rule is None else placement
-    arm, changing = rewriting(reorder, recompute)
+    likely, near = rewriting(reorder, recompute)
     needed = [asking_rivals(asked)] if rivals else []
     given = graph, hardware, budget_bytes
     try:
@@ -75,8 +75,8 @@ def plan(
             alpha=alpha,
             seed=seed,
             placement=rule,
-            arms=[arm],
-            later=[changing],
+            arms=[likely],
+            later=[near],
             needed=needed,
             judge=judge,
             **ends,
