@@ -1,5 +1,5 @@
 """Policies on graphs with ops on other processors: their plans are legal and keep to the budget, or
-they say that nothing fits.
+they say that nothing fits, or what the graph does not say.
 """
 
 from dataclasses import replace
@@ -19,6 +19,8 @@ from hosim.policies import Policy, policy_named, policy_names
 from hosim.shipped import find_hardware
 
 STATIC = [name for name in policy_names() if not policy_named(name).runtime and name != "optimal"]
+BY_THE_BACKWARD_PASS = ("deepcompile", "pipeline_swap", "saved_activations")
+"""Policies that recognise it by names, which drawn ops do not have."""
 H100 = load_hardware(find_hardware("h100-80gb-sxm"))
 TRAIN = {
     "model": "llama-3.1-8b",
@@ -29,6 +31,19 @@ TRAIN = {
 }
 
 
+def may_refuse(policy, graph) -> bool:
+    """Return whether a drawn graph does not say what the policy has to know: the backward pass, or
+    on which processor the part runs that its system computes beside the device.
+    """
+    part = policy.elsewhere
+    used = [graph.tensors[t].kind for t, users in enumerate(graph.users) if users]
+    unplaced = part is not None and part.kind in used and (part.chosen or not graph.elsewhere)
+    unnamed = policy.name in BY_THE_BACKWARD_PASS and any(
+        [tensor.kind == "gradient" for tensor in graph.tensors]
+    )
+    return unplaced or unnamed
+
+
 def check(data) -> None:
     machine = data.draw(machines())
     graph = data.draw(on_processors(machine, data.draw(st.booleans())))
@@ -36,9 +51,13 @@ def check(data) -> None:
         machine, tiers=tuple(replace(tier, capacity_bytes=10**4) for tier in machine.tiers)
     )
     budget = data.draw(st.sampled_from((None, 60, 120, 200)))
+    policy = policy_named(data.draw(st.sampled_from(STATIC)))
     try:
-        plan = policy_named(data.draw(st.sampled_from(STATIC))).plan(graph, machine, budget)
+        plan = policy.plan(graph, machine, budget)
     except InfeasibleError:
+        return
+    except InputError:
+        assert may_refuse(policy, graph)
         return
     assert [
         finding for finding in verify(plan, machine, budget) if finding.rule != "capacity"

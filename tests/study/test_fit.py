@@ -277,6 +277,7 @@ def test_a_value_that_no_plan_can_keep_is_not_planned(monkeypatch: pytest.Monkey
     assert found.value == "9GB/s"
     assert len(tried) == 1
     assert [probe.by_bound for probe in found.probes] == [True, True, False]
+    assert found.interval is None  # every time is given
     # a value that is not planned has no figures, and is not feasible
     assert list(found.frame["feasible"]) == [False, False, True]
     assert list(found.frame["makespan_ns"].isna()) == [True, True, False]

@@ -194,7 +194,7 @@ def fit(
 
     order = range(len(axis.values))[:: 1 if wanted == "largest" else -1]
     found = bisected(order, probe)
-    probes, ends = _in_draws(order, axis, found, planned)
+    probes, ends = _in_draws(question, order, axis, found, planned)
     if bounds:
         probes = {
             i: replace(probe, result=probe.result and bounded_attempt(probe.result))
@@ -220,13 +220,17 @@ def fit(
 
 
 def _in_draws(
-    order: Sequence[int], axis: Axis, found: Bisected[Probe], probe: Callable[[int], Probe]
+    question: Question,
+    order: Sequence[int],
+    axis: Axis,
+    found: Bisected[Probe],
+    probe: Callable[[int], Probe],
 ) -> tuple[dict[int, Probe], tuple[Value, Value] | None]:
     """The probes of a search and those that the interval of its answer takes beside them, and that
     interval.
     """
     probes = dict(found.probes)
-    if not any([one.draws or one.by_bound for one in probes.values()]):
+    if not any(one.draws or _could_be_drawn(question, axis, one) for one in probes.values()):
         return probes, None
 
     def within(draw: int, place: int) -> bool:
@@ -238,6 +242,14 @@ def _in_draws(
     start = 0 if found.answer is None else order.index(found.answer)
     lasts = last_in_draws(len(order), within, start)
     return dict(sorted(probes.items())), ends_of(order, axis.values, lasts)
+
+
+def _could_be_drawn(question: Question, axis: Axis, probe: Probe) -> bool:
+    """Return whether a value that was not planned, because of its bound, has uncertain times."""
+    if not probe.by_bound:
+        return False
+    asked = question.with_settings(dict.fromkeys(axis.fields, probe.value))
+    return resident_step(asked.graph, asked.hardware).draws is not None
 
 
 def sought(largest: str | None, smallest: str | None) -> tuple[Wanted, str]:
