@@ -4,7 +4,7 @@ placement rules, the least traffic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from math import inf
@@ -30,7 +30,7 @@ _STEPS = (2.0, 1.4, 1.2)
 """The factors by which transfer times grow or shrink from sweep to sweep, one after the other."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
-_SPARE = (1, 0, 2, 4)
+_SPARE = (1, 0)
 """Room beside what an even spread holds, in tensors of the usual size: what may be on its way.
 Without any a step often gets stuck.
 """
@@ -159,21 +159,12 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
         yield
     usual = usual_bytes(problem)
     some = sorted({1, len(problem.below)})
-    ways: list[tuple[Spread, bool, int, Sequence[int]]]
-    ways = [(evenly, written, tiers, _SPARE) for tiers, written in product(some, (False, True))]
-    ways += [
-        (spread, False, tiers, _SPARE[:2])
-        for tiers, spread in product(some, (in_time, hardly_late))
-    ]
-    for spread, written, tiers, spares in ways:
-        most = max(spares)
-        for spare in spares:
-            if spare > most:
-                continue
-            choices = spread(problem, budget, spare * usual, written, tiers)
-            if choices is None:  # with more room to spare there is none, either
-                most = spare - 1
-                continue
+    ways: list[tuple[Spread, int, bool]]
+    ways = [(evenly, tiers, written) for tiers, written in product(some, (False, True))]
+    ways += [(spread, tiers, False) for tiers, spread in product(some, (in_time, hardly_late))]
+    for (spread, tiers, written), spare in product(ways, _SPARE):
+        choices = spread(problem, budget, spare * usual, written, tiers)
+        if choices is not None:
             search.work.done += _work_of_choices(problem, choices)
             found = advance(problem, choices, budget)
             search.offer(Found(planned.evaluate(found), planned, SPREAD))
