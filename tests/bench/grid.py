@@ -29,6 +29,9 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from asked import questions
 
 from hosim.analysis.remarks import OURS

@@ -11,6 +11,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from grid import SHARES, Cell, known
 
 from hosim.shipped import workloads
