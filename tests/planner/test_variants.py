@@ -5,15 +5,18 @@ what is alike.
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from toys import hill, machine, training
+from toys import hill, layers, machine, training, two_tiers
 
 from hosim.analysis import static_peak
-from hosim.edits import Edits
-from hosim.engine import replay
+from hosim.cache_plan import CacheOp, Plan
+from hosim.edits import Edits, Recompute, edited
+from hosim.engine import read_budget, replay
 from hosim.graph import Graph, GraphBuilder
-from hosim.planner.hyperoffload import Search, stretched, swept
+from hosim.io import load_any, load_hardware
+from hosim.planner.hyperoffload import Search, search, stretched, swept
 from hosim.planner.hyperoffload.tensor_choices import analyse
-from hosim.planner.rewrites import Variants, rewriting
+from hosim.planner.rewrites import Variants, carried, rewriting
+from hosim.shipped import find_hardware, find_workload
 
 
 def variants(graph: Graph, budget: int, **more: object) -> Variants:
@@ -141,3 +144,59 @@ def test_what_64_bits_cannot_add_up_is_planned_as_it_is():
     b.op("h", "op", inputs=["a", "b"], duration_ns=1)
     search = Search(b.build(), machine(), 2**61, "toy", 0, replay)
     assert next(rewriting(True, True)[0](search, search.plain), "no variant") == "no variant"
+
+
+# -- choices carried over
+# --------------------------------------------------------------------------------------------------
+
+
+def moves(plan: Plan) -> list[tuple[str, str, str]]:
+    """The cache ops by name: what each does, its tensor and the op after which it is issued."""
+    graph = plan.graph
+    return [
+        (c.op, graph.tensors[c.tensor].name, "" if c.after < 0 else graph.ops[c.after].name)
+        for c in plan.cache_ops
+    ]
+
+
+def test_what_moved_a_tensor_moves_what_stands_for_it():
+    """``x`` leaves after the second op and is back before the last. Made again before the third, it
+    stays ``x`` up to there, and what comes back is what was made again; and the other way round.
+    """
+    b = GraphBuilder("four")
+    b.op("a", "relu", outputs=[b.tensor("x", 20)], duration_ns=10)
+    for name in ("b", "c", "d"):
+        b.op(name, "relu", inputs=["x"], duration_ns=10)
+    base = b.build()
+    again = edited(base, recompute=[Recompute("a", "c", "a~2")])
+    given = [("store", 0, 1), ("detach", 0, 1), ("prefetch", 0, 2)]
+    ways = {"store": ("hbm", "ddr"), "detach": ("hbm", None), "prefetch": ("ddr", "hbm")}
+    plan = Plan(base, "toy", tuple([CacheOp(op, t, *ways[op], i) for op, t, i in given]), {})
+    there = carried(plan, base, again)
+    assert moves(there) == [("store", "x", "b"), ("detach", "x", "b"), ("prefetch", "x@a~2", "c")]
+    assert moves(carried(there, base, base)) == moves(plan)
+
+
+def test_a_plan_carried_to_its_own_graph_is_itself():
+    graph, hardware = layers(6), two_tiers(0.3)
+    found = search(
+        graph, hardware, static_peak(graph).bytes - 24, effort=0.3, arms=rewriting(False, True)[:1]
+    )
+    assert found.plan.recomputes
+    assert found.plan.cache_ops
+    again = carried(found.plan, graph, found.plan.graph)
+    assert (again.cache_ops, again.initial) == (found.plan.cache_ops, found.plan.initial)
+
+
+def test_variants_near_the_best_plan_take_over_its_choices():
+    """From the best plan on, with less of what runs again, the search gains what a sweep of the
+    same graph does not: 626.8 ms without, 611.8 with.
+    """
+    graph = load_any(find_workload("deepseek-v3-train-slice"))
+    hardware = load_hardware(find_hardware("h100-80gb-sxm"))
+    given = graph, hardware, read_budget("60%").of(graph, hardware)[1]
+    likely, near = rewriting(True, True)
+    without = search(*given, arms=[likely])
+    likely, near = rewriting(True, True)
+    found = search(*given, arms=[likely], later=[near])
+    assert found.cost.makespan_ns < 0.985 * without.cost.makespan_ns

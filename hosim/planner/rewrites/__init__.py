@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from hosim.planner.rewrites.graph_rewrites import Variants, rewriting
+    from hosim.planner.rewrites.graph_rewrites import Variants, carried, rewriting
     from hosim.planner.rewrites.processor_choice import (
         edits_tried,
         groups_of,
@@ -27,7 +27,7 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "graph_rewrites": "Variants rewriting",
+            "graph_rewrites": "Variants carried rewriting",
             "processor_choice": "edits_tried groups_of halfway updated_in_place",
             "recompute": "Candidate Reruns Checkpoints candidates cheapest recomputes",
             "reorder": "eager reorder",
@@ -35,7 +35,7 @@ else:
     )
 
 __all__ = [
-    "Candidate", "Checkpoints", "Reruns", "Variants", "candidates", "cheapest", "eager",
+    "Candidate", "Checkpoints", "Reruns", "Variants", "candidates", "carried", "cheapest", "eager",
     "edits_tried", "groups_of", "halfway", "recomputes", "reorder", "rewriting",
     "updated_in_place",
 ]  # fmt: skip
