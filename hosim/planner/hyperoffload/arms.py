@@ -26,7 +26,7 @@ from hosim.planner.hyperoffload.sweep_cells import Weights
 from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse, everything
 from hosim.planner.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
 
-_STEPS = (2.0, 1.4, 1.2)
+_STEPS = (1.4, 1.2)
 """The factors by which transfer times grow or shrink from sweep to sweep, one after the other."""
 _AGAIN = 0.9
 """The same for the op times of a replay, where sweeping for them as they are is not better."""
