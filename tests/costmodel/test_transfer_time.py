@@ -61,7 +61,7 @@ def test_the_bytes_are_through_then_and_not_a_nanosecond_before(size, bandwidth,
 def test_what_is_taken_as_pinned_is_said_with_the_rate_of_what_is_not() -> None:
     machine = hosim.load_hardware(hosim.find_hardware("rtx-4090"))
     ddr = machine.tiers[machine.tier_index["ddr"]]
-    assert taken_as_pinned(machine, ddr, ["h2d"]).endswith("they reach 8.80 GB/s over h2d")
+    assert taken_as_pinned(machine, ddr, ["h2d"]).endswith("reach 8.80 GB/s over h2d")
     assert taken_as_pinned(machine, ddr, []) == ""
     toy = hosim.load_hardware(hosim.find_hardware("toy"))
     line = taken_as_pinned(toy, toy.tiers[1], ["h2d", "d2h"])

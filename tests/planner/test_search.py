@@ -241,7 +241,7 @@ def test_what_the_first_variant_gains_promises_nothing_of_the_others() -> None:
 
 @pytest.mark.parametrize("number", [2, 4, 6])
 def test_sweeps_go_to_where_no_other_transfer_times_are_faster(number: int) -> None:
-    """Twice and half of them, and a fifth more and less, were tried beside the best."""
+    """A fifth more and less were tried beside the best, and two fifths more beside the first."""
     case = instance(number, 31)
     run = Search(case.graph, case.hardware, case.budget_bytes, "hyperoffload", 0, verdict)
     for _ in sweeping()(run, run.plain):
@@ -252,7 +252,7 @@ def test_sweeps_go_to_where_no_other_transfer_times_are_faster(number: int) -> N
     assert best != pytest.approx(first)
     for factor in (1.2, 1 / 1.2):
         assert any([slow == pytest.approx(best * factor) for slow in taken])
-    assert any([slow == pytest.approx(first * 2) for slow in taken])
+    assert any([slow == pytest.approx(first * 1.4) for slow in taken])
 
 
 # -- what is returned

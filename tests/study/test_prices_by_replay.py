@@ -188,4 +188,4 @@ def test_a_comparison_says_what_it_takes_to_be_pinned(tmp_path: Path) -> None:
     assert said(bare, "-b", "100 MB", "-p", "layerwise") == [line]
     assert said(bare, "-p", "resident") == []
     (known,) = said(DESKTOP, "-b", "100 MB", "-p", "layerwise")
-    assert known.endswith("they reach 3.00 GB/s over h2d")
+    assert known.endswith("reach 3.00 GB/s over h2d")
