@@ -1,7 +1,10 @@
 """The tables of docs/comparison.md: what their cells say, and that none is left out."""
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from grid import MADE, SHARES, VERSION, Cell, attempted, known, measure, summary, write
@@ -142,3 +145,19 @@ def test_where_the_first_sweep_does_not_fit_another_stretch_does() -> None:
     rival_ns = replay(rival, hardware, budget).makespan_ns
     assert rival_ns is not None
     assert search(graph, hardware, budget, effort=0.05).cost.makespan_ns < 0.9 * rival_ns
+
+
+def test_the_commands_of_the_page_run_as_scripts(tmp_path):
+    """They find the helpers of tests without pytest."""
+    cells = tmp_path / "cells.csv"
+    for command in (["grid.py", "--report", "--out", cells], ["write_comparison.py", cells]):
+        script, *given = command
+        done = subprocess.run(
+            [sys.executable, Path(__file__).with_name(script), *given],
+            cwd=PAGE.parents[1],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr
+        assert "cells" in done.stdout + done.stderr
