@@ -222,6 +222,23 @@ def edited(graph: Graph, order: Sequence[str] = (), recompute: Sequence[Recomput
     return _Recomputing(graph, recompute).graph() if recompute else graph
 
 
+def edited_from(base: Graph, graph: Graph, t: int) -> int:
+    """Return the tensor of ``base`` for which a tensor of a graph edited from it stands.
+
+    >>> from hosim.graph import GraphBuilder
+    >>> b = GraphBuilder("toy")
+    >>> _ = b.tensor("a", 30), b.op("f", "relu", outputs=["a"]), b.op("g", "relu", inputs=["a"])
+    >>> base = b.build()
+    >>> again = edited(base, recompute=[Recompute("f", "g", "f~2")])
+    >>> again.tensors[1].name, edited_from(base, again, 1)
+    ('a@f~2', 0)
+    """
+    if t < len(base.tensors):
+        return t
+    maker = graph.ops[graph.writers[t][0]].name
+    return base.tensors.positions[graph.tensors[t].name.removesuffix(f"@{maker}")]
+
+
 def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
     """``graph`` with its ops listed as ``positions`` says, a permutation of theirs.
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from hosim.analysis.costmodel.transfers import channel_bandwidth
 from hosim.cache_plan import AT_START, Plan, plain_cache_op
-from hosim.edits import Edits, edited
+from hosim.edits import Edits, edited, edited_from
 from hosim.errors import InfeasibleError
 from hosim.graph import Graph
 from hosim.hardware import Channel
@@ -327,17 +327,17 @@ _OF_AN_ORDER, _OF_A_VARIANT = 80, 1
 
 def rewriting(reorder: bool, recompute: bool) -> tuple[Arm, Arm]:
     """The arms that try variants of the graph: those that are likely, and those near the best."""
-    made: list[_Rewrites] = []
+    made: dict[Search, _Rewrites] = {}
 
     def likely(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
         graph = planned.problem.graph
         if (reorder or recompute) and len(graph.ops) <= MOST_OPS and countable(graph):
-            made.append(_Rewrites(search, planned, recompute))
-            yield from made[0].steps(reorder)
+            made[search] = _Rewrites(search, planned, recompute)
+            yield from made[search].steps(reorder)
 
     def near(search: Search, planned: PlannedGraph) -> Iterator[None]:
-        if made:
-            yield from made[0].changing(planned)
+        if search in made:
+            yield from made[search].changing(planned)
 
     return likely, near
 
@@ -411,8 +411,9 @@ class _Rewrites:
             if variant not in self._swept and variant not in self._carried
         ]
         nearest = min(left, key=promised_ns, default=None)
-        pays = nearest is not None and self._search.pays(promised_ns(nearest))
-        return nearest if pays else None
+        if nearest is None or not self._search.pays(promised_ns(nearest)):
+            return None
+        return nearest
 
     def _weighed(self, reorder: bool) -> Iterator[bool]:
         """Weigh variants: the likely sets of what runs again in one order of the ops after the
@@ -497,12 +498,12 @@ class _Rewrites:
 
     def _planned_graph(self, variant: Variant) -> PlannedGraph:
         """The graph of a variant, ready to plan for."""
-        planned = next((p for p, known in self._planned.items() if known is variant), None)
-        if planned is None:
-            among, edits = variant.among.problem, variant.edits
-            graph = edited(among.graph, recompute=edits.recompute)
-            problem = None if variant.reruns else among
-            planned = self._search.planned_graph(graph, edits, problem)
+        for planned, known in self._planned.items():
+            if known is variant:
+                return planned
+        among, edits = variant.among.problem, variant.edits
+        graph = edited(among.graph, recompute=edits.recompute)
+        planned = self._search.planned_graph(graph, edits, None if variant.reruns else among)
         self._planned[planned] = variant
         return planned
 
@@ -544,22 +545,16 @@ def carried(plan: Plan, base: Graph, graph: Graph) -> Plan:
     first, count = graph.compact_users.first, len(base.tensors)
     stand = [[(-1, t)] for t in range(count)]
     for t in range(count, len(graph.tensors)):
-        stand[_made_of(base, graph, t)].append((first[t], t))
+        stand[edited_from(base, graph, t)].append((first[t], t))
     for listed in stand:
         listed.sort()
     cache_ops = []
     for c in plan.cache_ops:
         after = at[c.after] if c.after >= 0 else c.after
-        listed = stand[_made_of(base, plan.graph, c.tensor)]
+        listed = stand[edited_from(base, plan.graph, c.tensor)]
         _, t = listed[bisect_right(listed, (after, len(graph.tensors))) - 1]
         cache_ops.append(plain_cache_op(c.op, t, c.source, c.destination, after))
     return Plan(graph, plan.policy, tuple(cache_ops), plan.initial)
-
-
-def _made_of(base: Graph, graph: Graph, t: int) -> int:
-    """The tensor of ``base`` that a tensor of a graph with ops that run again stands for."""
-    name = graph.tensors[t].name
-    return t if t < len(base.tensors) else base.tensors.positions[name.rpartition("@")[0]]
 
 
 def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:
