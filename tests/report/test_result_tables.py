@@ -400,8 +400,11 @@ def test_colours_of_policies() -> None:
     assert isinstance(failed, Text)
     assert (facts(failed.plain, "none"), failed.style) == ("none, none", "red")
     same = [replace(none, policy=name, error="too little") for name in ("a", "b", "c")]
-    both = of_replays.failures([*same, none]).plain.splitlines()  # type: ignore[attr-defined]
-    assert [facts(line, "a", "b", "c", "none", "too little") for line in both] == [
+    both = of_replays.failures([*same, none])
+    assert isinstance(both, Text)
+    assert [
+        facts(line, "a", "b", "c", "none", "too little") for line in both.plain.splitlines()
+    ] == [
         "a, b, c, too little",
         "none, none",
     ]

@@ -269,9 +269,12 @@ def judge_metrics(
         )
         if old is None or new is None:
             known = old if new is None else new
-            verdict = NEW if old is None else MISSING
-            if not known or tolerance == OFF:
-                verdict = DRIFT if known else SAME
+            if not known:
+                verdict = SAME
+            elif tolerance == OFF:
+                verdict = DRIFT
+            else:
+                verdict = NEW if old is None else MISSING
         elif old == new:
             verdict = SAME
         elif tolerance.allows(old, new):

@@ -402,9 +402,9 @@ def _static_layers(cache: Any) -> Sequence[Any]:
         or cache.offloading
         or not all(getattr(layer, "is_compileable", False) for layer in layers)
     ):
-        got = "no cache"
-        if cache is not None:
-            got = f"{'an offloaded ' * bool(cache.offloading)}{type(cache).__name__}"
+        got = "no cache" if cache is None else type(cache).__name__
+        if cache is not None and cache.offloading:
+            got = f"an offloaded {got}"
         raise InputError(f"{_STATIC} (got {got})")
     return list(layers)
 

@@ -49,12 +49,10 @@ from hosim.planner.hyperoffload.tensor_choices.gap_columns import TensorColumns
 from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 
 _OF_A_SLOT = (AWAY, RETURN, STORED, LEAVE, TURN, STORE_TURN, TIER)
-_OF_A_TENSOR = (START, BELOW_IN, SAVE, SAVE_TURN)
-"""The cells of a slot, and of a tensor, in order."""
+"""The cells of a slot, in order."""
 
 STARTS = {AT_HOME: HOME, WITH_COPY: COPY, STARTS_BELOW: BELOW}
 """How a tensor starts, by the number that the kernels have for it."""
-_NUMBERS = {start: number for number, start in STARTS.items()}
 
 
 class SlotColumns:
@@ -132,15 +130,17 @@ class ChoiceCoding:
         self._tiers = [tier.name for tier in problem.hardware.tiers]
         self._ops, self._tensors = len(problem.graph.ops), len(problem.graph.tensors)
         self._slots = len(self._columns.tensor)
+        self._starts = {start: number for number, start in STARTS.items()}
         self._of_slots = len(_OF_A_SLOT) * self._slots
-        self._count = self._of_slots + len(_OF_A_TENSOR) * self._tensors
+        self._of_a_tensor = len((START, BELOW_IN, SAVE, SAVE_TURN))
+        self._count = self._of_slots + self._of_a_tensor * self._tensors
 
     def _fields(self, values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Cells as a row for each field of slots, and for each of tensors."""
         by_slot, by_tensor = np.split(values[: self._count], [self._of_slots])
         return (
             by_slot.reshape(len(_OF_A_SLOT), self._slots),
-            by_tensor.reshape(len(_OF_A_TENSOR), self._tensors),
+            by_tensor.reshape(self._of_a_tensor, self._tensors),
         )
 
     def write(self, cells: Cells, choices: Choices) -> None:
@@ -149,7 +149,7 @@ class ChoiceCoding:
         by_slot, by_tensor = self._fields(values)
         by_slot[AWAY], by_tensor[START] = 0, STAYS
         chosen, of = [*choices], [*choices.values()]
-        by_tensor[START, chosen] = [_NUMBERS[choice.start] for choice in of]
+        by_tensor[START, chosen] = [self._starts[choice.start] for choice in of]
         by_tensor[BELOW_IN, chosen] = [self._tier[choice.below] for choice in of]
         stores, turns = [choice.stores for choice in of], [choice.store_turns for choice in of]
         by_tensor[SAVE, chosen] = [each.get(self._ops, UNSET) for each in stores]
