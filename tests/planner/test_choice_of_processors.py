@@ -202,12 +202,12 @@ def test_an_order_is_tried_if_ops_may_change_places_and_all_that_runs_again_stil
     graph, best = layers(again=False)
     order = ("f0", "f1", "b1", "u1", "b0", "u0")
     assert edits_tried(graph, None, None) == [None, Edits(graph, order)]
-    assert edits_tried(graph, best, True) == [best, replace(best, order=order)]
-    assert edits_tried(graph, Edits(graph, order), None) == [Edits(graph, order)]
+    assert edits_tried(graph, best, True) == [None, best, replace(best, order=order)]
+    assert edits_tried(graph, Edits(graph, order), None) == [None, Edits(graph, order)]
     assert edits_tried(graph, None, False) == [None]
     assert edits_tried(replace(graph, meta={}), None, None) == [None]
     graph, best = layers(again=True)
-    assert edits_tried(graph, best, None) == [best]
+    assert edits_tried(graph, best, None) == [None, best]
 
 
 def test_ops_that_share_what_outlives_the_step_are_one_group() -> None:

@@ -10,8 +10,8 @@ hold there; an op that holds nothing runs beside its neighbours (:func:`by_readi
 :func:`beside_neighbours`). From the best of all these, more and more groups of a kind are taken to
 another processor, evenly over the step or from one end, and then single groups are. These trials
 are planned with little effort and without other policies, and the best of them as carefully as the
-uniform ones. Where the best uniform plan has its ops in another order, or runs some again, the
-trials do so, too. They are made a second time with each op that frees memory as soon as it can run:
+uniform ones. Where the best uniform plan has its ops in another order, or runs some again, trials
+are made for that graph, too. They are made a second time with each op that frees memory as soon as it can run:
 an update that follows its gradient leaves room, whichever processor it runs on.
 :func:`every_choice` tries all of a few ops.
 
@@ -152,18 +152,19 @@ def best_choice(
 
 
 def edits_tried(graph: Graph, best: Edits | None, reorder: bool | None) -> list[Edits | None]:
-    """The changes to the graph of the best uniform plan; and if its ops may change places, the same
-    with an eager order of the ops.
+    """No changes to the graph, those of the best uniform plan; and if its ops may change places,
+    the latter with an eager order of the ops.
     """
+    tried = [None] if best is None else [None, best]
     ordered = eager(graph) if (is_repeatable(graph) if reorder is None else reorder) else graph
     other = replace(best or Edits(graph), order=tuple([op.name for op in ordered.ops]))
     if ordered is graph or other == best:
-        return [best]
+        return tried
     try:
         other.graph()
     except GraphError:  # in this order an op that runs again would not see what it did
-        return [best]
-    return [best, other]
+        return tried
+    return [*tried, other]
 
 
 def every_choice(
