@@ -8,7 +8,7 @@ from hosim.result import SEMANTICS
 
 REPLAY = "replay"
 
-VERSIONS: Mapping[str, int] = {REPLAY: SEMANTICS, "op times": 5, "planner": 26, "graphs": 9}
+VERSIONS: Mapping[str, int] = {REPLAY: SEMANTICS, "op times": 5, "planner": 27, "graphs": 9}
 """The rules of a replay, the times of ops without a measured duration, the planners, and the graphs
 that builders and importers make.
 

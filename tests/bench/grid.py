@@ -2,10 +2,10 @@
 policy on every cell of a grid.
 
 Cells are every shipped workload, five graphs of several streams and three of more than 20,000 ops;
-six machines, five budgets, one device and eight. A line for each cell: the makespan of
-hyperoffload, the best rival's, their ratio, how far the plan is from the lower bound, and times of
-planning. At the end how many cells there were, and those in which a rival is faster, or fits where
-hyperoffload does not.
+six machines, five budgets, one device and eight, or as many as the workload is for. A line for each
+cell: the makespan of hyperoffload, the best rival's, their ratio, how far the plan is from the
+lower bound, and times of planning. At the end how many cells there were, and those in which a rival
+is faster, or fits where hyperoffload does not.
 
 With ``--out`` each cell is written when it is done, and a later run leaves out those that are in
 the file: it can be stopped at any time. Cells of other versions of hosim (:data:`VERSION`) are
@@ -36,6 +36,7 @@ from asked import questions
 
 from hosim.analysis.remarks import OURS
 from hosim.data.versions import VERSIONS
+from hosim.devices_of_graph import devices_of
 from hosim.engine import read_budget
 from hosim.graph import Graph, GraphBuilder
 from hosim.io import load_any, load_hardware
@@ -205,7 +206,8 @@ def measure(workload: str, machine: str, share: str, devices: int, moves: bool =
     without running ops again, too.
     """
     graph = MADE[workload]() if workload in MADE else load_any(find_workload(workload))
-    hardware = replace(load_hardware(find_hardware(machine)), devices=devices)
+    count = max(devices, devices_of(graph))
+    hardware = replace(load_hardware(find_hardware(machine)), devices=count)
     _, budget = read_budget(share).of(graph, hardware)
     results = compare(questions(graph, hardware, parse_choices(None), budget))
     own = next(r for r in results if r.policy == OWN)
