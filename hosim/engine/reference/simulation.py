@@ -7,6 +7,7 @@ Start here to read how a replay works. Nothing is taken for speed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 from hosim.analysis import StageExchange
 from hosim.analysis.costmodel import copies_compete, with_memories
@@ -212,19 +213,22 @@ class Simulation:
         """In order of issue, whosever they are; one that cannot start holds back those behind it on
         its channel only (rule 4).
         """
-        waiting = [
+        ready = [
             (device, queue)
             for device in devices
             for queue in device.transfers.queues
             if queue.is_ready
         ]
-        while waiting:
-            device, queue = first = min(waiting, key=lambda pair: pair[1].pieces[0].order)
+        heads = [(queue.pieces[0].order, n) for n, (_, queue) in enumerate(ready)]
+        heapify(heads)
+        while heads:
+            _, n = heappop(heads)
+            device, queue = ready[n]
             begun = device.transfers.begin(queue)
             if begun and device.waits_for_room:
                 self.touched.add(device.position)  # its ops are looked at again
-            if not begun or not queue.pieces:
-                waiting.remove(first)
+            if begun and queue.pieces:
+                heappush(heads, (queue.pieces[0].order, n))
 
     # -- running
     # ----------------------------------------------------------------------------------------------
