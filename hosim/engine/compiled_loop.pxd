@@ -15,7 +15,7 @@ cdef int DEPENDENCY, TRANSFER, CAPACITY, RUNTIME
 
 
 cdef class LoopCells:
-    cdef readonly int at, due_count, recent_count, issue_count, queued, dirty, unsettled, status, wanted, culprit
+    cdef readonly int at, due_count, recent_count, crossed_count, issue_count, queued, dirty, unsettled, status, wanted, culprit
     cdef public int recording, decided, snapshots, met, further, first_changed, last_changed
     cdef readonly list kept_marks, kept_here
     cdef public long long instants
@@ -33,6 +33,8 @@ cdef class LoopTransfers(LoopCells):
     cdef void collect(self, int at) noexcept
     cdef void issue_all(self) noexcept
     cpdef void issue(self, int k) noexcept
+    cdef void join_queues(self, int k) noexcept
+    cdef void number(self, int k) noexcept
     cdef void append_queue(self, int k) noexcept
     cdef void append_pending(self, int t, int k) noexcept
     cdef void detach_due(self) noexcept
@@ -44,12 +46,22 @@ cdef class LoopTransfers(LoopCells):
     cdef int next_user(self, int t) noexcept
     cdef void start_transfers(self) noexcept
     cdef bint start_transfer(self, int q, int k) noexcept
+    cdef bint may_start(self, int k, int t) noexcept
+    @cython.locals(size="long long")
+    cdef long long take_room(self, int k, int t) noexcept
+    @cython.locals(size="long long")
+    cdef long long bytes_of(self, int k) noexcept
+    cdef void stage(self, int r, int t, long long change) noexcept
     cdef long long pinning(self, int r, int t) noexcept
     cdef void flow_move(self, int z, int k, long long now) noexcept
     cdef void flow(self, int z, int f, long long high, long long low, long long now) noexcept
     cdef long long next_end(self) noexcept
     cdef void end_transfers(self, long long now) noexcept
     cdef void end_transfer(self, int z, int k, long long now) noexcept
+    cdef bint passes_on(self, int k, int t) noexcept
+    cdef bint is_before(self, int k, int other) noexcept
+    cdef void chunks_go_on(self) noexcept
+    cdef bint is_behind(self, int k) noexcept
     @cython.locals(volume=wide, best="long long", ns="long long")
     cdef long long alone(self, int k) noexcept
     cdef void interrupted(self, int t) noexcept

@@ -10,7 +10,7 @@ from typing import Any
 
 from hosim.cache_plan import CacheOp, MemoryView, RuntimePolicy
 from hosim.engine.flow_table import UncoveredError
-from hosim.engine.hops import ROUTES, SEVERAL, Hop, resolve_hop
+from hosim.engine.hops import SEVERAL, Hop, resolve_hop
 from hosim.engine.loop_cells import ABSENT, DECIDES, INSPECTS, VALID
 from hosim.engine.program_table import ProgramTable
 from hosim.hardware import Hardware
@@ -96,7 +96,7 @@ class Decisions:
         if self._inspected is None:
             self._cells["inspect_ns"][0] = hardware.inspect_ns
         self._device: int = self._cells["device"]
-        self._free = list(range(self._cells["planned"], table.places))
+        self._free = list(range(self._cells["planned"], self._cells["chunks_from"]))
         self._taken: list[int] = []
         self.made: Counter[str] = Counter()
 
@@ -150,7 +150,7 @@ class Decisions:
         for c in made:
             hop = resolve_hop(c.op, c.source, c.destination, self._hardware, "runtime policy")
             if hop.channel == SEVERAL:
-                raise UncoveredError(ROUTES)
+                raise UncoveredError("a runtime policy's routes of several channels")
             if not cells["released"][c.tensor]:
                 self.made[c.op] += 1
                 k = self._place()

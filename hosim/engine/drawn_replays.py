@@ -252,10 +252,12 @@ class _DrawnReplay(_RepeatedReplay):
         self._said = np.array(self.base.durations, "q")
         sends = np.asarray(cells["send_class"])[: len(self._said)] >= 0
         self._sent = np.where(sends, self._flowing("send"), 0.0) if sends.any() else None
-        (planned,) = np.nonzero(np.asarray(cells["copies"])[: self.table.base[len(tensors)]])
-        after, channels, of_tensors = (
-            np.asarray(cells[f"move_{name}"])[planned] for name in ("after", "channel", "tensor")
+        (copied,) = np.nonzero(np.asarray(cells["copies"])[: self.table.base[len(tensors)]])
+        planned = np.array([*copied, *range(cells["chunks_from"], self.table.places)], np.intp)
+        channels, of_tensors = (
+            np.asarray(cells[f"move_{name}"])[planned] for name in ("channel", "tensor")
         )
+        after = np.asarray(cells["move_after"])[copied]
         self._called = np.bincount(after + 1, minlength=len(self._host_copies))
         kinds = tensors.column(lambda tensor: tensor.kind)
         rows = zip(

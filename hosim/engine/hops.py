@@ -1,19 +1,21 @@
-"""The tiers and channels of a plan, as positions on a machine."""
+"""The tiers and channels of a plan, as positions on a machine; the chunks of routes over several
+channels.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
+from itertools import permutations
 from typing import Any, NamedTuple
 
-from hosim.analysis.costmodel.transfers import route
+from hosim.analysis.costmodel.transfers import chunks_of, route
 from hosim.cache_plan import DETACH, Plan
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
 
 SEVERAL = -2
 """In the place of a channel: a route over several."""
-
-ROUTES = "routes of several channels"
-"""The words of the loop for those."""
 
 
 class Hop(NamedTuple):
@@ -54,6 +56,54 @@ def resolve_hop(
             f"no channels lead from {source} to {destination} on {hardware.name}", where=where
         )
     return Hop(op, tiers[source], tiers[destination], hardware.channels.index(channel))
+
+
+class Chunk(NamedTuple):
+    """A chunk of a cache op on one hop of its route (rule 7); tiers, channel and tensor as positions.
+
+    ``move`` is the place of the cache op. ``first_on_hop`` is the number of its first chunk on this
+    hop, ``onward`` that of this chunk on the next hop (-1: it arrives). Chunks are numbered cache op
+    by cache op, then hop by hop.
+    """
+
+    move: int
+    tensor: int
+    source: int
+    target: int
+    channel: int
+    size: int
+    first_on_hop: int
+    onward: int
+
+
+def routed_chunks(
+    moves: Iterable[tuple[int, int, int, int, int]], machine: Hardware
+) -> list[Chunk]:
+    """The chunks of cache ops, each given by its place, its tensor, its tiers and its bytes."""
+    names, tiers = [tier.name for tier in machine.tiers], machine.tier_index
+
+    @cache
+    def way(source: int, target: int, size: int) -> tuple[list[tuple[int, int, int]], list[int]]:
+        hops = route(machine, names[source], names[target], size)
+        return [
+            (tiers[c.source], tiers[c.destination], machine.channels.index(c)) for c in hops
+        ], chunks_of(machine, size)
+
+    found: list[Chunk] = []
+    for k, t, source, target, size in moves:
+        hops, parts = way(source, target, size)
+        for left, hop in zip(reversed(range(len(hops))), hops, strict=True):
+            first = len(found)
+            for n, part in enumerate(parts):
+                onward = first + n + len(parts) if left else -1
+                found.append(Chunk(k, t, *hop, part, first, onward))
+    return found
+
+
+def has_routes(machine: Hardware) -> bool:
+    """Return whether no channel joins some two tiers."""
+    names = [tier.name for tier in machine.tiers]
+    return any([pair not in machine.channel_between for pair in permutations(names, 2)])
 
 
 def initial_tiers(plan: Plan, hardware: Hardware) -> dict[int, tuple[int, ...]]:

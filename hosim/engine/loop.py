@@ -87,7 +87,7 @@ class Loop(LoopOps):
             end += self.links[end] + 1
         for j in range(1, count + 1):
             k = self.links[j]
-            self.sequence[k] = self.scalars[2] - count + j - 1
+            self.sequence[k] = 2 * (self.scalars[2] - count + j - 1)
             if not self.moving[self.move_tensor[k]] or self.pending_head[self.move_tensor[k]] != k:
                 self.append_queue(k)
 

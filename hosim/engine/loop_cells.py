@@ -152,11 +152,21 @@ class LoopCells:
     move_high: Longs = made("moves")
     move_low: Longs = made("moves")
     volume: Ints
+    route: Ints = made("moves", -1)
     next_volume: Ints = made("tensors")
     issue_head: Ints = made("ops+1", -1)
     issue_next: Ints = made("moves")
     need_from: Ints = made("uses")
     need_to: Ints = made("uses")
+
+    # -- the chunks of routes of several channels, hop by hop: each is a move of its own from
+    # ``chunks_from`` on (rule 7); ``route`` has the first one of a cache op
+    # ------------------------------------------------------------------------------------------
+    chunks_from: Int
+    chunk_move: Ints
+    chunk_bytes: Longs
+    onward: Ints
+    first_on_hop: Ints
 
     # -- the state of a run; scalars: now, ops ended, transfers issued, the last transfer's end and
     # its tensor -------
@@ -173,6 +183,8 @@ class LoopCells:
     released: Flags = state("tensors")
     moving: Flags = state("tensors")
     ended: Flags = state("moves")
+    crossing: Flags = state("chunks")
+    chunks_left: Ints = state("chunks")
     busy: Ints = state("channels")
     slot_move: Ints = state("slots")
     slot_phase: Ints = state("slots")
@@ -242,6 +254,7 @@ class LoopCells:
     # ---------------------------------------------------------------
     due: Ints = made("moves")
     recent: Ints = made("moves")
+    crossed: Ints = made("chunks")
     issues: Ints = made("moves")
     blocked: Ints = made("channels")
     latest: Ints = made("tiers")
@@ -253,6 +266,7 @@ class LoopCells:
         self.decided = 0
         self.due_count = 0
         self.recent_count = 0
+        self.crossed_count = 0
         self.issue_count = 0
         self.queued = 0
         self.dirty = 0

@@ -194,7 +194,7 @@ class LoopOps(LoopTransfers):
                 if self.use_tensor[u] != self.move_tensor[k]:
                     continue
                 waited_for = self.use_flags[u] & WRITES or self.move_target[k] == self.where[i]
-                if waited_for and (found < 0 or self.sequence[k] > self.sequence[found]):
+                if waited_for and (found < 0 or self.is_before(found, k)):
                     found = k
         return found
 
@@ -310,6 +310,7 @@ class LoopOps(LoopTransfers):
         """Time 0: whatever is issued before any op is."""
         self.due_count = 0
         self.recent_count = 0
+        self.crossed_count = 0
         self.issue_count = 0
         self.status = RUNNING
         if not self.hosted:
@@ -335,6 +336,8 @@ class LoopOps(LoopTransfers):
         self.unsettled = 0
         if self.due_count:
             self.detach_due()
+        if self.crossed_count:
+            self.chunks_go_on()
         if self.hosted:
             self.make_calls()
         if self.issue_count:

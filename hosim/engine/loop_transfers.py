@@ -105,14 +105,33 @@ class LoopTransfers(LoopCells):
             self.ended[k] = 1
             return
         if c >= 0:
-            self.sequence[k] = self.scalars[2]
-            self.scalars[2] += 1
-            self.issued_at[k] = self.scalars[0]
             if self.next_volume[t] > 0:
                 self.volume[k] = self.next_volume[t] - 1
                 self.next_volume[t] += 1
-            self.append_queue(k)
+            self.join_queues(k)
         self.append_pending(t, k)
+
+    def join_queues(self, k: int) -> None:
+        """A transfer is numbered and waits for its channel; of a route of several channels all
+        chunks wait for the first one.
+        """
+        first = self.route[k]
+        if first < 0:
+            self.number(k)
+            self.append_queue(k)
+            return
+        self.chunks_left[first] = self.onward[first] - first
+        for j in range(first, self.onward[first]):
+            self.number(self.chunks_from + j)
+            self.append_queue(self.chunks_from + j)
+
+    def number(self, k: int) -> None:
+        """A transfer is the last one in the order of issue. Numbers are even: an odd one stands
+        ahead of the next.
+        """
+        self.sequence[k] = 2 * self.scalars[2]
+        self.scalars[2] += 1
+        self.issued_at[k] = self.scalars[0]
 
     def append_queue(self, k: int) -> None:
         """A transfer waits in the queue of its channel."""
@@ -248,20 +267,15 @@ class LoopTransfers(LoopCells):
         c = self.move_channel[k]
         t = self.move_tensor[k]
         now = self.scalars[0]
-        if self.pending_head[t] != k or self.here[self.move_source[k] * self.tensors + t] != VALID:
+        if not self.may_start(k, t):
             return False
-        begins = now + self.latency[c]
-        r = self.move_target[k]
-        if self.here[r * self.tensors + t] == ABSENT:
-            if self.held[r] + self.size[t] > self.capacity[r]:
-                return False
-            if self.held[r] + self.size[t] > self.part[r]:
-                self.status = ASYMMETRIC
-                return False
-            self.hold(r, t)
-            self.mark_peak(r)
-            begins += self.pinning(r, t)
+        ns = self.take_room(k, t)
+        if ns < 0:
+            return False
+        begins = now + self.latency[c] + ns
         self.moving[t] = 1
+        if k >= self.chunks_from:
+            self.crossing[self.first_on_hop[k - self.chunks_from]] = 1
         self.queue_head[q] = self.queue_next[k]
         self.queued -= 1
         z = self.slot_from[q]
@@ -272,9 +286,9 @@ class LoopTransfers(LoopCells):
                 self.channel_figures[8 * c + 5] = now
             self.channel_figures[8 * c + 7] += 1
             self.channel_figures[8 * c + 1] += 1
-            self.channel_figures[8 * c + 6] += self.size[t]
+            self.channel_figures[8 * c + 6] += self.bytes_of(k)
             self.channel_figures[8 * c + 3] += now - self.issued_at[k]
-            self.move_begun[k] = now
+        self.move_begun[k] = now
         self.busy[q] += 1
         self.slot_move[z] = k
         self.started[z] = now
@@ -285,6 +299,57 @@ class LoopTransfers(LoopCells):
         else:
             self.flow_move(z, k, now)
         return True
+
+    def may_start(self, k: int, t: int) -> bool:
+        """Whether it is the turn of a transfer among its tensor's cache ops and its source is valid;
+        of a chunk whether no other one of its cache op is on its hop.
+        """
+        move = self.chunk_move[k - self.chunks_from] if k >= self.chunks_from else k
+        if move != k:
+            lead = self.first_on_hop[k - self.chunks_from]
+            if self.crossing[lead]:
+                return False
+            if lead != self.route[move]:
+                return True
+        found: bool = (
+            self.pending_head[t] == move
+            and self.here[self.move_source[k] * self.tensors + t] == VALID
+        )
+        return found
+
+    def take_room(self, k: int, t: int) -> int:
+        """A transfer takes its room at the destination, a chunk on its way its own: nanoseconds to
+        pin it; -1 if there is too little.
+        """
+        r = self.move_target[k]
+        on_its_way = k >= self.chunks_from and self.onward[k - self.chunks_from] >= 0
+        if not on_its_way and self.here[r * self.tensors + t] != ABSENT:
+            return 0
+        size = self.bytes_of(k) if on_its_way else self.size[t]
+        if self.held[r] + size > self.capacity[r]:
+            return -1
+        if self.held[r] + size > self.part[r]:
+            self.status = ASYMMETRIC
+            return -1
+        if on_its_way:
+            self.stage(r, t, size)
+        else:
+            self.hold(r, t)
+        self.mark_peak(r)
+        return 0 if on_its_way else self.pinning(r, t)
+
+    def bytes_of(self, k: int) -> int:
+        """The bytes of a transfer."""
+        size: int = self.size[self.move_tensor[k]]
+        if k >= self.chunks_from:
+            size = self.chunk_bytes[k - self.chunks_from]
+        return size
+
+    def stage(self, r: int, t: int, change: int) -> None:
+        """So many bytes of a tensor come to a tier on their way to another one, or go on."""
+        self.held[r] += change
+        if self.detailed:
+            self.by_kind[r * self.kinds + self.kind[t]] += change
 
     def pinning(self, r: int, t: int) -> int:
         """Rule 14: nanoseconds to pin the bytes of a tensor that comes into a tier."""
@@ -359,19 +424,92 @@ class LoopTransfers(LoopCells):
             self.move_over[k] = now
             self.move_shared[k] = now - self.flows_from[z] - self.alone(k)
             self.channel_figures[8 * c + 4] += self.move_shared[k]
-        self.here[self.move_target[k] * self.tensors + t] = VALID
         self.ended[k] = 1
+        begun = self.started[z]
+        move = k
+        if k >= self.chunks_from:
+            move = self.chunk_move[k - self.chunks_from]
+            if self.passes_on(k, t):
+                return
+            begun = self.move_begun[self.chunks_from + self.route[move]]
+        self.here[self.move_target[k] * self.tensors + t] = VALID
+        self.ended[move] = 1
         self.moving[t] = 0
         self.recent[self.recent_count] = k
         self.recent_count += 1
-        self.pending_head[t] = self.pending_next[k]
+        self.pending_head[t] = self.pending_next[move]
         if self.pending_head[t] >= 0:
             self.due[self.due_count] = t
             self.due_count += 1
         elif self.released[t]:
             self.die(t)
-        if self.started[z] < now:
+        if begun < now:
             self.interrupted(t)
+
+    def passes_on(self, k: int, t: int) -> bool:
+        """A chunk has crossed a hop: whether it goes on or another one of its cache op has not
+        arrived.
+        """
+        j = k - self.chunks_from
+        first = self.route[self.chunk_move[j]]
+        self.crossing[self.first_on_hop[j]] = 0
+        if self.first_on_hop[j] != first:
+            self.stage(self.move_source[k], t, -self.chunk_bytes[j])
+        if self.onward[j] < 0:
+            self.chunks_left[first] -= 1
+            return self.chunks_left[first] > 0
+        place = self.crossed_count
+        while place > 0 and self.is_before(k, self.crossed[place - 1]):
+            self.crossed[place] = self.crossed[place - 1]
+            place -= 1
+        self.crossed[place] = k
+        self.crossed_count += 1
+        return True
+
+    def is_before(self, k: int, other: int) -> bool:
+        """Whether a transfer stands before another one in the order of issue; of equal numbers the
+        one that came to its queue first does.
+        """
+        if self.sequence[k] != self.sequence[other]:
+            return bool(self.sequence[k] < self.sequence[other])
+        if self.issued_at[k] != self.issued_at[other]:
+            return bool(self.issued_at[k] < self.issued_at[other])
+        return bool(self.move_order[k] < self.move_order[other])
+
+    def chunks_go_on(self) -> None:
+        """Chunks that have crossed a hop wait for the next one: behind all, but ahead of what waits
+        for an earlier cache op of its tensor.
+        """
+        for j in range(self.crossed_count):
+            k = self.chunks_from + self.onward[self.crossed[j] - self.chunks_from]
+            q = self.queue_of[self.move_channel[k]]
+            before = -1
+            other = self.queue_head[q]
+            while other >= 0 and not self.is_behind(other):
+                before = other
+                other = self.queue_next[other]
+            self.number(k)
+            if other < 0:
+                self.append_queue(k)
+                continue
+            self.sequence[k] = self.sequence[other] - 1
+            self.queued += 1
+            self.queue_next[k] = other
+            if before < 0:
+                self.queue_head[q] = k
+            else:
+                self.queue_next[before] = k
+        self.crossed_count = 0
+
+    def is_behind(self, k: int) -> bool:
+        """Whether a transfer waits in a queue for an earlier cache op of its tensor."""
+        move = k
+        if k >= self.chunks_from:
+            move = self.chunk_move[k - self.chunks_from]
+            if self.first_on_hop[k - self.chunks_from] != self.route[move]:
+                return False
+        found: bool = self.pending_head[self.move_tensor[k]] != move
+        return found
 
     def alone(self, k: int) -> int:
         """For how many nanoseconds a transfer would flow that shares nothing."""

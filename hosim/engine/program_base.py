@@ -5,7 +5,7 @@ and the rates of all that can flow there.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from hosim.analysis.costmodel import MemoryUse, copy_uses, op_durations, with_me
 from hosim.analysis.costmodel.transfers import (
     NS_PER_S,
     bytes_per_s_over_links,
+    chunks_of,
     crossed_fabrics,
     pin_ns,
     sent_bytes,
@@ -22,6 +23,7 @@ from hosim.analysis.costmodel.transfers import (
 from hosim.engine.cells import flags, ints, longs, made_cells
 from hosim.engine.event_loop import GraphLoop
 from hosim.engine.flow_table import TOO_LARGE, FlowTable, UncoveredError
+from hosim.engine.hops import has_routes
 from hosim.engine.ledger import LEDGER_KINDS
 from hosim.engine.loop_cells import LOW
 from hosim.engine.loop_graph import LoopGraph
@@ -59,6 +61,9 @@ class ProgramBase:
         _check_sums(graph, machine, durations)
         rates = TransferRates(graph, machine, bool(sent))
         self.class_of = [rates.classes_of(c) for c in range(len(machine.channels))]
+        self.class_of_chunk = (
+            _classes_of_chunks(graph, machine, rates) if has_routes(machine) else {}
+        )
         fastest = bytes_per_s_over_links(machine) or 1
         most = {
             i: min(-(-size * NS_PER_S // durations[i]), fastest)
@@ -129,6 +134,23 @@ class ProgramBase:
             "whole_high": longs([whole >> 62 for whole in flows.wholes]),
             "whole_low": longs([whole & LOW for whole in flows.wholes]),
         }
+
+
+def _classes_of_chunks(
+    graph: Graph, machine: Hardware, rates: TransferRates
+) -> dict[tuple[int, int, str], int]:
+    """The flow class of each chunk that a route may have (rule 7), by channel, bytes and kind of the
+    tensor.
+    """
+    chunks = {
+        (size, tensor.kind)
+        for tensor in graph.tensors.alike
+        for size in set(chunks_of(machine, tensor.size_bytes))
+    }
+    return {
+        (c, *chunk): rates.class_of(c, *chunk)
+        for c, chunk in product(range(len(machine.channels)), sorted(chunks))
+    }
 
 
 def _engines(machine: Hardware) -> list[int]:

@@ -19,9 +19,9 @@ from hosim.cache_plan import AT_START
 from hosim.engine.cells import Cells, StateCells, copied, fill, ints, longs, made_cells
 from hosim.engine.event_loop import Loop
 from hosim.engine.flow_table import FOR_SOME, UncoveredError
-from hosim.engine.hops import Hop
+from hosim.engine.hops import Chunk, Hop
 from hosim.engine.host_calls import NO_HOST
-from hosim.engine.loop_cells import RATES, SPEED, LoopCells
+from hosim.engine.loop_cells import NOWHERE, RATES, SPEED, LoopCells
 from hosim.engine.program_base import ProgramBase, rest_of
 
 CHANNEL_FIGURES = 8
@@ -40,7 +40,8 @@ class ProgramTable:
     on. ``decisions`` is how many cache ops of a runtime policy may be under way at one time (0:
     there is none), whose places stand behind the others. ``detailed``: all figures are counted.
     ``host`` has the calls of a host (:func:`~hosim.engine.host_calls.host_cells`), which are those
-    of one plan. ``kept`` is how many snapshots of a run may be kept at a time.
+    of one plan. ``chunks`` are those of its cache ops that take several channels. ``kept`` is how
+    many snapshots of a run may be kept at a time.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class ProgramTable:
         decisions: int = 0,
         host: Mapping[str, Any] = NO_HOST,
         kept: int = 0,
+        chunks: Sequence[Chunk] = (),
     ) -> None:
         self.graph, self.machine, self.flows, self._class_of = (
             whole.graph,
@@ -59,22 +61,29 @@ class ProgramTable:
             whole.flows,
             whole.class_of,
         )
+        self._class_of_chunk, self._chunks = whole.class_of_chunk, chunks
         self.base = ints(np.concatenate([[0], np.cumsum(room)]))
         planned = self.base[len(room)]
-        self.places = max(1, planned + decisions)
+        self.places = max(1, planned + decisions) + len(chunks)
         self.cells: dict[str, Any] = whole.cells | whole.flows.cells
         self.cells |= {
             "detailed": int(detailed),
             "deciding": int(decisions > 0),
             "planned": planned,
+            "chunks_from": self.places - len(chunks),
             **self._room_cells(budget_bytes),
             **host,
+            "chunk_move": ints([chunk.move for chunk in chunks]),
+            "chunk_bytes": longs([chunk.size for chunk in chunks]),
+            "first_on_hop": ints([chunk.first_on_hop for chunk in chunks]),
+            "onward": ints([chunk.onward for chunk in chunks]),
         }
         self.cells |= {"move_from": self.base, "volume": ints(np.arange(self.places))}
         numbers = self.cells | {
             "moves": self.places,
             "uses": self.cells["use_from"][self.cells["ops"]],
             "kept": kept,
+            "chunks": len(chunks),
         }
         self.state = StateCells(LoopCells, numbers)
         self.cells |= made_cells(LoopCells, numbers) | self.state.by_name
@@ -140,15 +149,48 @@ class ProgramTable:
         fill(cells["move_class"], classes)
         fill(cells["move_high"], flows[:, 0])
         fill(cells["move_low"], flows[:, 1])
+        for k, chunk in enumerate(self._chunks, cells["chunks_from"]):
+            self._place_chunk(k, chunk)
         self.loop.plan(moves)
+
+    def _place_chunk(self, k: int, chunk: Chunk) -> None:
+        """Let a chunk have the place ``k``, as a move that its cache op issues."""
+        cells, kind = self.cells, self.graph.tensors[chunk.tensor].kind
+        if cells["route"][chunk.move] < 0:
+            cells["route"][chunk.move] = k - cells["chunks_from"]
+        self._put(
+            k,
+            chunk.tensor,
+            *(chunk.source, chunk.target, chunk.channel, NOWHERE),
+            cells["move_order"][chunk.move],
+            self._class_of_chunk[chunk.channel, chunk.size, kind],
+            *self.flows.scaled(chunk.size * NS_PER_S),
+        )
 
     def place(self, k: int, t: int, hop: Hop) -> None:
         """Let the move of a tensor have the place ``k``, whoever issues it."""
-        cells, (_, *where) = self.cells, hop
-        cells["copies"][k] = hop.channel >= 0
-        row = t, *where, AT_START, k, *self.flow_of(t, hop.channel)
+        _, *where = hop
+        self._put(k, t, *where, AT_START, k, *self.flow_of(t, hop.channel))
+
+    def _put(self, k: int, *row: int) -> None:
+        """Set the figures of the move in place ``k``, in the order of :data:`_COLUMNS`."""
         for name, number in zip(_COLUMNS, row, strict=True):
-            cells[f"move_{name}"][k] = number
+            self.cells[f"move_{name}"][k] = number
+        self.cells["copies"][k] = self.cells["move_channel"][k] >= 0
+
+    def places_of(self, k: int) -> Sequence[int]:
+        """Return the places of what flows of a copy: its own, or those of its chunks."""
+        cells, first = self.cells, self.cells["chunks_from"]
+        if cells["route"][k] < 0:
+            return [k]
+        return [first + j for j, chunk in enumerate(self._chunks) if chunk.move == k]
+
+    def bytes_of(self, k: int) -> int:
+        """The bytes that flow in place ``k``."""
+        cells, first = self.cells, self.cells["chunks_from"]
+        return int(
+            cells["size"][cells["move_tensor"][k]] if k < first else self._chunks[k - first].size
+        )
 
     def flow(self, k: int, volume: int) -> None:
         """Set the volume of the transfer in place ``k``, in bytes times nanoseconds a second."""

@@ -6,6 +6,7 @@ processors, collectives, jitter. What raises :class:`UncoveredError` here the re
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import compress
 from typing import Any
@@ -22,12 +23,12 @@ from hosim.cache_plan import AT_START, PREFETCH, Plan, RuntimePolicy
 from hosim.engine import result_figures
 from hosim.engine.decisions import PLACES_OF_A_TENSOR, Decisions
 from hosim.engine.flow_table import FOR_SOME, TOO_LARGE, UncoveredError
-from hosim.engine.hops import ROUTES, SEVERAL, Hop, initial_tiers, resolve_hop
+from hosim.engine.hops import SEVERAL, Chunk, Hop, initial_tiers, resolve_hop, routed_chunks
 from hosim.engine.host_calls import host_calls, host_cells
 from hosim.engine.jittered_times import jittered, transfer_factors
 from hosim.engine.ledger import LEDGER_KINDS, Ledger, composition_of
 from hosim.engine.loop_cells import ASYMMETRIC, ENDED, INSPECTS, NEVER, VALID
-from hosim.engine.program_base import base_of, jittered_base
+from hosim.engine.program_base import ProgramBase, base_of, jittered_base
 from hosim.engine.program_table import CHANNEL_FIGURES, ProgramTable
 from hosim.errors import PlanError
 from hosim.hardware import Hardware
@@ -118,7 +119,8 @@ class LoopReplay:
         decisions = 0 if policy is None else PLACES_OF_A_TENSOR * len(graph.tensors) + 1
         room = np.bincount(columns["tensor"], minlength=len(graph.tensors))
         host = host_cells(host_calls(plan, hardware), columns["order"])
-        self.table = ProgramTable(base, budget_bytes, room, True, decisions, host)
+        chunks = _chunks(columns, base)
+        self.table = ProgramTable(base, budget_bytes, room, True, decisions, host, chunks=chunks)
         self._put(columns)
         self.starts = initial_tiers(plan, hardware)
         self.table.reset(self.starts)
@@ -139,11 +141,28 @@ class LoopReplay:
         """Set the volumes of copies, in order of issue, whichever move is issued first."""
         cells, base = self.table.cells, self.table.base
         for t in sorted(set(cells["move_tensor"][:moves])):
+            if any([cells["route"][k] >= 0 for k in range(base[t], base[t + 1])]):
+                self._put_volumes_of_chunks(t)
+                continue
             cells["next_volume"][t] = base[t] + 1
             copies = sum([cells["copies"][k] for k in range(base[t], base[t + 1])])
             for k in range(base[t], base[t] + copies):
                 volume = self._volume(t, cells["move_channel"][k])
                 self.table.flow(k, cells["size"][t] * NS_PER_S if volume is None else volume)
+
+    def _put_volumes_of_chunks(self, t: int) -> None:
+        """The same for a tensor that takes several channels: its cache ops are issued as listed if
+        there is one stream.
+        """
+        cells, base = self.table.cells, self.table.base
+        if cells["streams"] > 1:
+            raise UncoveredError("jitter of routes of several channels beside several streams")
+        for k in range(base[t], base[t + 1]):
+            if not cells["copies"][k]:
+                continue
+            drawn = 1 if self._factor is None else self._factor(t)
+            for place in self.table.places_of(k):
+                self.table.flow(place, round(self.table.bytes_of(place) * NS_PER_S * drawn))
 
     def _decided(self, k: int, t: int, hop: Hop) -> None:
         """Put what a runtime policy has decided on into a place."""
@@ -207,11 +226,15 @@ class LoopReplay:
         """
         cells, machine, count = self.table.cells, self.base.machine, self.table.cells["ops"]
         begun, over, sequence = cells["move_begun"], cells["move_over"], cells["sequence"]
-        ran = [k for k in range(self.table.base[-1]) if cells["copies"][k] and cells["ended"][k]]
+        places = [*range(self.table.base[-1]), *range(cells["chunks_from"], self.table.places)]
+        ran = [
+            k for k in places if cells["copies"][k] and cells["ended"][k] and cells["route"][k] < 0
+        ]
+        order, issued = cells["move_order"], cells["issued_at"]
         transfers = []
-        for k in sorted(ran, key=lambda k: (over[k], sequence[k])):
+        for k in sorted(ran, key=lambda k: (over[k], sequence[k], issued[k], order[k])):
             t, channel = cells["move_tensor"][k], machine.channels[cells["move_channel"][k]].name
-            place, size, issue = cells["move_order"][k], cells["size"][t], cells["issued_at"][k]
+            place, size, issue = order[k], self.table.bytes_of(k), issued[k]
             transfers.append(
                 Transfer(place, t, channel, size, issue, begun[k], over[k], cells["move_shared"][k])
             )
@@ -256,9 +279,24 @@ class LoopReplay:
         )
 
 
+def _chunks(columns: Mapping[str, npt.NDArray[Any]], base: ProgramBase) -> list[Chunk]:
+    """The chunks of the cache ops that take several channels; each of these gets the first one of
+    its channels.
+    """
+    (routed,) = np.nonzero(columns["channel"] == SEVERAL)
+    if not len(routed):
+        return []
+    given = [columns[name][routed].tolist() for name in ("tensor", "source", "target")]
+    sizes = [base.cells["size"][t] for t in given[0]]
+    chunks = routed_chunks(zip(routed.tolist(), *given, sizes, strict=True), base.machine)
+    for chunk in reversed(chunks):
+        columns["channel"][chunk.move] = chunk.channel
+    return chunks
+
+
 def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
-    """The cache ops, tensor by tensor in order of issue, as columns. Raises :class:`UncoveredError`
-    for a route of several channels.
+    """The cache ops, tensor by tensor in order of issue, as columns; :data:`SEVERAL` is the channel
+    of a route over several.
     """
     cache_ops = plan.cache_ops
     known: dict[tuple[str, str, str | None], int] = {}
@@ -266,8 +304,6 @@ def _columns(plan: Plan, hardware: Hardware) -> dict[str, npt.NDArray[Any]]:
     hops = [
         resolve_hop(*kind, hardware, f"cache_ops[{kinds.index(k)}]") for kind, k in known.items()
     ]
-    if any([hop.channel == SEVERAL for hop in hops]):
-        raise UncoveredError(ROUTES)
     device = hardware.tier_index[hardware.device_tier]
     arrives = [
         hop.destination if hop.destination != device or hop.op == PREFETCH else -1 for hop in hops

@@ -106,8 +106,12 @@ class TransferRates:
 
     def _class_of(self, channel: int, tensor: Tensor) -> int:
         """The flow class of a tensor's transfer on a channel."""
+        return self.class_of(channel, tensor.size_bytes, tensor.kind)
+
+    def class_of(self, channel: int, size: int, kind: str) -> int:
+        """The flow class of a transfer of so many bytes of a tensor of a kind on a channel."""
         c = self._hardware.channels[channel]
-        most = ceiling(self._hardware, c, tensor.size_bytes, tensor.kind)
+        most = ceiling(self._hardware, c, size, kind)
         return self._numbered(
             channel, None if most is None or most >= self._alone[channel] else most
         )

@@ -177,7 +177,6 @@ def test_what_the_loop_covers() -> None:
     draw()
     assert found[LOOP] > 10
     known = {
-        "routes of several channels",
         "devices that do not do the same",
         "room in a shared tier that some of several devices have only",
     }

@@ -25,6 +25,7 @@ from hosim.planner.hyperoffload.tensor_choices import (
     analyse,
     everything,
     insert,
+    of_another,
 )
 from hosim.policies import policy_named
 from hosim.result import Result
@@ -150,25 +151,34 @@ def kept() -> Plan:
     """Of a step with 70 states of 60 B, the plan on a device of 2,400 B beside 1,500 B of host
     memory.
     """
-    return search(long_step(70), BESIDE, 2400, effort=0.0).plan
+    return search(long_step(70), BESIDE, 2400).plan
+
+
+def slow_bytes(plan: Plan) -> int:
+    """What crosses the slow channel."""
+    return sum(
+        [
+            plan.graph.tensors[c.tensor].size_bytes
+            for c in plan.cache_ops
+            if "nvme" in (c.source, c.destination)
+        ]
+    )
 
 
 BESIDE = behind(2400, host=1500)
 
 
 def test_a_step_behind_host_memory_keeps_what_has_room(kept):
-    """Of 2,400 B most is for states that stay, so that few cross the slow channel."""
+    """Of 2,400 B most is for states that stay, so that few cross the slow channel: half of what a
+    sweep sends over it.
+    """
     graph = kept.graph
     assert kept.judgement.source == "least_traffic"
-    slow = sum(
-        [
-            graph.tensors[c.tensor].size_bytes
-            for c in kept.cache_ops
-            if "nvme" in (c.source, c.destination)
-        ]
-    )
+    swept = search(long_step(70), BESIDE, 2400, effort=0.0).plan
+    assert swept.judgement.source == "selection"
     must = sum([graph.tensors[t].size_bytes for t in graph.initial]) - 2400 - 1500
-    assert 2 * must <= slow <= 3 * must
+    assert 2 * must <= slow_bytes(kept) <= slow_bytes(swept) / 2
+    assert replay(kept, BESIDE).makespan_ns < replay(swept, BESIDE).makespan_ns / 2
 
 
 @pytest.mark.parametrize("fits", [True, pytest.param(False, marks=pytest.mark.long)])
@@ -179,29 +189,26 @@ def test_what_a_share_has_room_for_all_devices_have(fits, monkeypatch):
 
     def on_the_whole(plan: Plan, machine: Hardware, budget: int) -> Result:
         asked.append(machine)
-        return replace(replay(plan, machine, budget), feasible=fits)
+        result = replay(plan, machine, budget)
+        return result if fits else replace(result, feasible=False)
 
     monkeypatch.setitem(with_least_traffic.__globals__, "replay", on_the_whole)
-    if fits:
-        plan = search(graph, hardware.fair_share, 2400, effort=0.0).plan
-        assert plan.judgement.source == "least_traffic"
-        assert replay(plan, hardware).feasible
-    else:
-        with pytest.raises(InfeasibleError):
-            search(graph, hardware.fair_share, 2400, effort=0.0)
+    plan = search(graph, hardware.fair_share, 2400).plan
+    assert (plan.judgement.source == "least_traffic") is fits
+    assert replay(plan, hardware).feasible or not fits
     assert asked
     assert all(machine is hardware for machine in asked)
 
 
 def test_another_policys_plan_that_no_share_has_room_for_may_fit_all_devices():
-    """A share of host memory has 1,206 B. What is on its way takes room there, too, but not that of
+    """A share of host memory has 1,156 B. What is on its way takes room there, too, but not that of
     all eight devices at once.
     """
-    graph, hardware = long_step(45), behind(2400, host=8 * 1200 + 50, devices=8)
-    plan = policy_named("hyperoffload").plan(graph, hardware, effort=0.0)
-    assert plan.judgement.source == "rival"
+    graph, hardware = long_step(45), behind(2400, host=8 * 1150 + 50, devices=8)
+    plan = policy_named("belady").plan(graph, hardware)
     assert replay(plan, hardware).feasible
     assert not replay(plan, hardware.fair_share).feasible
+    assert of_another(replay, plan, hardware.fair_share, 2400).feasible
 
 
 def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeypatch):
@@ -223,7 +230,7 @@ def test_a_plan_that_the_whole_machine_cannot_run_is_replayed_there_once(monkeyp
 
 
 def test_where_no_sweep_fits_the_tiers_are_filled_from_the_farthest_on():
-    graph, hardware = long_step(70), behind(300, host=400)
+    graph, hardware = long_step(70), behind(300, host=800)
     outcome = search(graph, hardware, 300, effort=0.0)
     assert not outcome.cost.infeasible
     assert outcome.plan.judgement.source == "least_traffic"

@@ -1,5 +1,7 @@
 """Placement: rules of placement, room over time, and what spills."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,3 +164,26 @@ def test_no_tier_ever_holds_more_than_its_capacity(tensors, capacities, rule, as
     total = sum(size for size, _ in tensors)
     for tier, capacity in zip(BELOW, capacities, strict=True):
         assert max(held[tier]) <= max(capacity, total if capacity >= 2 * total else 0)
+
+
+def behind_host_memory(chunk: int) -> Hardware:
+    """The nvme lies behind 100 B of host memory; the pool has channels of its own."""
+    whole = machine(ddr=100, pool=100)
+    renamed = {"nvme-hbm": ("nvme", "ddr"), "hbm-nvme": ("ddr", "nvme")}
+    channels = tuple(
+        replace(c, source=renamed[c.name][0], destination=renamed[c.name][1])
+        if c.name in renamed
+        else c
+        for c in whole.channels
+    )
+    return replace(whole, channels=channels, chunk_bytes=chunk)
+
+
+@pytest.mark.parametrize(("chunk", "kept"), [(5, 10), (40, 80), (64, 80)])
+def test_a_tier_on_the_way_to_others_keeps_room_for_a_chunk_in_each_direction(chunk, kept):
+    """A chunk is no larger than the largest tensor, of 40 B."""
+    graph, hardware = row((40, "activation"), (20, "activation")), behind_host_memory(chunk)
+    space = TierSpace(graph, hardware, BELOW, {}, Placement(NEAREST))
+    assert space.capacity == {"hbm": 100, "ddr": 100 - kept, "pool": 100, "nvme": 1000}
+    assert TierSpace(graph, hardware, ("ddr", "pool"), {}).capacity["ddr"] == 100
+    assert space.place(0, 0) == ("ddr" if kept == 10 else "pool")

@@ -155,7 +155,7 @@ def edits_tried(graph: Graph, best: Edits | None, reorder: bool | None) -> list[
     """No changes to the graph, those of the best uniform plan; and if its ops may change places,
     the latter with an eager order of the ops.
     """
-    tried = [None] if best is None else [None, best]
+    tried: list[Edits | None] = [None] if best is None else [None, best]
     ordered = eager(graph) if (is_repeatable(graph) if reorder is None else reorder) else graph
     other = replace(best or Edits(graph), order=tuple([op.name for op in ordered.ops]))
     if ordered is graph or other == best:

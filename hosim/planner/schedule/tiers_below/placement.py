@@ -23,7 +23,7 @@ from types import MappingProxyType
 import numpy as np
 
 from hosim.analysis.costmodel import machine_of_copies
-from hosim.analysis.costmodel.transfers import way_ns
+from hosim.analysis.costmodel.transfers import route, way_ns
 from hosim.errors import InputError
 from hosim.graph import KINDS, Graph
 from hosim.hardware import Hardware
@@ -101,11 +101,12 @@ class TierSpace:
     what is put there.
 
     The account is that of the plan's order: a copy counts from the op after which it is stored to
-    the end of its tensor's life. ``tiers`` are those of the caller's choice, the preferred one
-    first; ``initial`` has what is where at time 0. ``free`` has by tier the room in each ``span``
-    of so many ops, ``ample`` whether a tier has room for all at once, ``refused`` the tiers that
-    had none for something, ``load`` the time that the channels of a tier are busy (with what is
-    placed, too, if the rule is ``balanced``).
+    the end of its tensor's life. A tier on the way to others keeps room for a chunk in each
+    direction (docs/contract.md, rule 7): when it is full without that, nothing passes it. ``tiers``
+    are those of the caller's choice, the preferred one first; ``initial`` has what is where at time
+    0. ``free`` has by tier the room in each ``span`` of so many ops, ``ample`` whether a tier has
+    room for all at once, ``refused`` the tiers that had none for something, ``load`` the time that
+    the channels of a tier are busy (with what is placed, too, if the rule is ``balanced``).
     """
 
     def __init__(
@@ -123,11 +124,14 @@ class TierSpace:
         self.tiers = tuple(tiers)
         self._placement = placement or Placement()
         self.capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
+        largest = max(graph.tensors.column(lambda tensor: tensor.size_bytes), default=0)
+        for name in _passed_through(hardware, tiers):
+            self.capacity[name] -= min(hardware.chunk_bytes, largest)
         spans = self._end // self.span + 1
         self.free = {name: np.full(spans, self.capacity[name], dtype=np.int64) for name in tiers}
         self._placed: dict[int, tuple[str, int]] = {}
         self.load = dict.fromkeys(tiers, 0)
-        self._times: dict[tuple[str, int], int] = {}
+        self._times = graph.derived_on(hardware, _RoundTrips)
         self._sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
         self._quickest: dict[int, Sequence[str]] = {}
         held = dict.fromkeys(tiers, 0)
@@ -241,13 +245,29 @@ class TierSpace:
 
     def round_trip(self, tier: str, size: int) -> int:
         """Nanoseconds there and back, alone; a direction without a way counts nothing."""
-        key = tier, size
-        if key not in self._times:
-            hardware, device = (
-                machine_of_copies(self._graph, self._hardware),
-                self._hardware.device_tier,
-            )
-            self._times[key] = (way_ns(hardware, tier, device, size) or 0) + (
-                way_ns(hardware, device, tier, size) or 0
-            )
-        return self._times[key]
+        return self._times[tier, size]
+
+
+def _passed_through(hardware: Hardware, tiers: Sequence[str]) -> list[str]:
+    """Return the tiers on the way from the device tier to each of ``tiers`` and back, once for each
+    way.
+    """
+    device = hardware.device_tier
+    ways = [way for name in tiers for way in ((device, name), (name, device))]
+    return [c.source for way in ways for c in route(hardware, *way, hardware.chunk_bytes)[1:]]
+
+
+class _RoundTrips(dict[tuple[str, int], int]):
+    """Nanoseconds from the device tier to a tier and back for so many bytes, alone; a direction
+    without a way counts nothing. Each is computed once.
+    """
+
+    def __init__(self, graph: Graph, hardware: Hardware) -> None:
+        self._machine = machine_of_copies(graph, hardware)
+
+    def __missing__(self, key: tuple[str, int]) -> int:
+        tier, size = key
+        machine, device = self._machine, self._machine.device_tier
+        there, back = way_ns(machine, device, tier, size), way_ns(machine, tier, device, size)
+        self[key] = found = (there or 0) + (back or 0)
+        return found
