@@ -174,7 +174,6 @@ def test_cases_in_pyproject_and_from_a_folder_below(
     hosim("check")
 
 
-@pytest.mark.long
 def test_two_processes_give_what_one_gives(folder: Path) -> None:
     (folder / "hosim.toml").write_text(CASES + CASES.replace("cases.toy", "cases.other"))
     hosim("baseline", "write", "--jobs", "2")

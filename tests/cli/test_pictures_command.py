@@ -148,7 +148,6 @@ def test_nothing_fits(folder: Path) -> None:
     assert (folder / "out.png").stat().st_size > 1000
 
 
-@pytest.mark.long
 def test_settings_of_matplotlib_around_the_command(folder: Path) -> None:
     """A backend is for windows, and hosim opens none. A file of settings that is no text keeps
     matplotlib from loading.

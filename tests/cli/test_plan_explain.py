@@ -134,16 +134,13 @@ def test_top_shows_the_first_lines(
     assert max(map(len, output.splitlines())) <= 120
 
 
-@pytest.mark.long
 def test_the_default_fits_a_screen_and_says_how_to_see_all(llama: tuple[str, ...]) -> None:
     output = hosim("plan", *llama, *QUICK, "--explain").stdout.splitlines()
     assert len(output) <= 50
     assert max(map(len, output)) <= 120
     assert output[0].startswith("Selection")
     end = " ".join(" ".join(output[-2:]).split())  # it wraps
-    assert end.endswith(
-        "--top N prints every table with N rows, --all with every row; --json prints all figures."
-    )
+    assert end.endswith("--top N prints every table with N rows, --all with every row.")
     everything = hosim("plan", *llama, *QUICK, "--explain", "--all").stdout.splitlines()
     assert len(everything) > 3 * len(output)
     assert not any(line.startswith("and ") and line.endswith(" more") for line in everything)
@@ -217,7 +214,6 @@ def test_plans_of_other_policies_are_explained_too(llama: tuple[str, ...], polic
         assert "does not fit" in outcome.stderr or "out of memory" in outcome.stderr
 
 
-@pytest.mark.long
 def test_an_explanation_fits_a_screen_of_80_columns_with_a_line_a_tensor(
     llama: tuple[str, ...],
 ) -> None:
@@ -229,12 +225,9 @@ def test_an_explanation_fits_a_screen_of_80_columns_with_a_line_a_tensor(
     assert len(shown) <= 50
     assert max(map(len, shown)) <= 80
     tensors = [line.split()[0] for line in shown if line.startswith(" model.")]
-    assert len(tensors) == 20
-    assert len(set(tensors)) == 20  # names are not cut
-    assert (
-        sum(line.startswith("Empty: recompute. Not shown: uses, idle, score; ") for line in shown)
-        == 1
-    )
+    assert len(set(tensors[:5])) == 5  # names that are cut to fit differ still
+    assert tensors[5:] == tensors[:5]  # in the second block of columns
+    assert any(line.startswith("... ") and " more tensors; " in line for line in shown)
 
 
 def test_ops_on_other_processors_are_not_explained() -> None:

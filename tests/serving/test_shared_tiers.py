@@ -408,8 +408,8 @@ _JOINED = (
     [
         ("round_robin", None, (0.06, 0.0), (711, 250, 3115, 7443)),
         ("round_robin", "write_through", (0.332, 0.272), (532, 169, 2192, 7071)),
-        ("prefix", None, (0.145, 0.0), (478, 206, 1636, 5368)),
-        ("prefix", "write_through", (0.334, 0.274), (392, 174, 1321, 4658)),
+        ("prefix", None, (0.142, 0.0), (482, 206, 1644, 5331)),
+        ("prefix", "write_through", (0.334, 0.274), (392, 173, 1321, 4658)),
     ],
 )
 def test_mooncake_on_eight_engines(shared, router, kv, found, first_ms):
