@@ -198,6 +198,28 @@ def test_detaches_of_what_the_cpu_uses():
         replay(plan(graph, store, ("detach g ddr", "f")), with_cpu(machine()))
 
 
+@pytest.mark.parametrize(("gone", "end"), [((), 60), ((("detach a ddr", "u"),), 30)])
+def test_what_the_cpu_writes_is_pinned_in_no_time(gone, end):
+    # u runs 0..5 and has pinned a, 10 bytes. b is stored at 20: beside a, 10 bytes more are pinned
+    # in 30 ns. Where the copy of a in ddr is gone at 15, its 10 bytes serve b.
+    graph = workload(
+        {"a": (10,), "b": (10,)},
+        {
+            "u": {"ns": 5, "outputs": ["a"], **CPU},
+            "g": {"ns": 20, "outputs": ["b"]},
+            "k": {"ns": 50, "inputs": ["a", "b"]},
+        },
+    )
+    hardware = with_cpu(machine())
+    pooled = replace(hardware.tiers[1], pin_ns=30, pin_pool=True)
+    r = replayed(
+        plan(graph, ("prefetch a", "u"), *gone, ("store b", "g")),
+        replace(hardware, tiers=(hardware.tiers[0], pooled)),
+    )
+    assert r.ops["u"] == (0, 5)
+    assert r.moves == [("prefetch", "a", 5, 5, 15), ("store", "b", 20, 20, end)]
+
+
 def test_the_time_of_an_op_on_the_cpu():
     # 120 bytes at 10 a nanosecond, half of it reached: 24 ns. 15 FLOP at 1, half: 30 ns. The
     # larger, and a launch of 3.
