@@ -106,9 +106,9 @@ def test_a_third_tier_takes_what_the_second_gives_up_and_is_read_through_it():
     part takes its place, it goes to nvme: 50 to 56, then 56 to 62, and 12 tokens until 84.
 
     The other two have no room. At 200 both parts of A come up, the second one over two channels,
-    until 212. What they take the place of has no room either. Then the ninth token needs a block: what it
-    holds goes to ddr in place of A's first part, which the device has: until 218, and the token is
-    there at 229.
+    until 212. What they take the place of has no room either. Then the ninth token needs a block:
+    what it holds goes to ddr in place of A's first part, which the device has: until 218, and the
+    token is there at 229.
     """
     line = [A, B, Request(50, 12, 1, (5, 6, 7), 4), Request(200, 9, 1, (1, 2, 3), 4)]
     found = served(line, tiers=(("ddr", 1), ("nvme", 100)), budget=12)
