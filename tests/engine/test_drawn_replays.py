@@ -128,6 +128,20 @@ def test_a_runtime_policy_decides_anew_in_each_of_few_draws() -> None:
     assert len(set(found.makespan_ns)) == FEW_DRAWS
 
 
+def test_copies_of_a_runtime_policy_take_what_the_draw_says() -> None:
+    graph, machine = streamed(), large()
+    plan = policy_named("on_demand").plan(graph, machine, 300_000)
+    found = replay(plan, machine, 300_000).drawn
+    times, nominal = DrawnTimes(graph, machine), op_durations(graph, machine)
+    drawn = times.durations(nominal, FEW_DRAWS)
+    copies = times.copies(machine.channels[0], "parameter", FEW_DRAWS)
+    for d in (0, FEW_DRAWS - 1):
+        factors = tuple([new / ns for new, ns in zip(drawn[d], nominal, strict=True)])
+        fixed = Fixed(0, 1.0, 1.0, factors, float(copies[d]))
+        expected = replay(plan, machine, 300_000, jitter=fixed, engine=REFERENCE)
+        assert found.makespan_ns[d] == expected.makespan_ns
+
+
 def test_a_plan_beyond_the_loop_is_drawn_along_what_ends_last() -> None:
     """Devices that are not folded, and a chain whose order no draw changes: both ways say the
     same.

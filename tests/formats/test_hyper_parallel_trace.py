@@ -3,6 +3,7 @@ damage.
 """
 
 import json
+from math import nextafter
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,10 @@ def changed(*path: str | int, value: Any) -> dict[str, Any]:
             changed("ops", 1, "duration_ms", value=10**400),
             "ops[1].duration_ms: expected milliseconds",
         ),
+        (
+            changed("ops", 1, "duration_ms", value=2**60 / 10**6),
+            "ops[1].duration_ms: expected milliseconds",
+        ),
         (json.dumps(GOOD).replace("1.25", "NaN"), "ops[1].duration_ms: expected milliseconds"),
         (changed("ops", 1, "accesses", value={}), "ops[1].accesses: expected a list of accesses"),
         (changed("ops", 1, "accesses", 0, value="x"), "ops[1].accesses[0]: expected an object"),
@@ -145,6 +150,10 @@ def changed(*path: str | int, value: Any) -> dict[str, Any]:
             changed("storage_sizes", "4", value=1.5),
             "storage_sizes.4: expected a whole number of at least 0",
         ),
+        (
+            changed("storage_sizes", "4", value=2**60),
+            "storage_sizes.4: expected a whole number of at least 0",
+        ),
         (changed("retained_sids", value=5), "retained_sids: expected a list of storage ids"),
         (changed("retained_sids", 0, value="5"), "retained_sids[0]: expected a whole number"),
         (
@@ -152,6 +161,7 @@ def changed(*path: str | int, value: Any) -> dict[str, Any]:
             "memory_limit_bytes: expected a whole number of at least 0",
         ),
         (changed("h2d_bandwidth_gbps", value=0), "h2d_bandwidth_gbps: expected GiB/s above 0"),
+        (changed("h2d_bandwidth_gbps", value=2**30), "h2d_bandwidth_gbps: expected GiB/s above 0"),
         (changed("d2h_bandwidth_gbps", value="8"), "d2h_bandwidth_gbps: expected GiB/s above 0"),
         (json.dumps(GOOD)[:-30], "damaged JSON of an activation trace"),
     ],
@@ -165,6 +175,21 @@ def test_damage_is_named_with_its_place(tmp_path: Path, document: Any, expected:
     with pytest.raises(InputError) as raised:
         read(tmp_path, document)
     assert str(raised.value).startswith(f"{tmp_path / 'trace.json'}: {expected}")
+
+
+def test_the_largest_and_the_smallest_figures_are_read(tmp_path: Path) -> None:
+    document = changed("storage_sizes", value={"0": 0, "3": 1, "4": 2**60 - 1, "5": 1, "9": 1})
+    document["ops"][0]["duration_ms"] = 0
+    document["ops"][1]["duration_ms"] = nextafter(2**60 / 10**6, 0)
+    document["ops"][2] = op(2, [4], [0])
+    document |= {"h2d_bandwidth_gbps": 2**30 - 1, "d2h_bandwidth_gbps": 0.5}
+    graph = read(tmp_path, document)
+    sizes = {tensor.name: tensor.size_bytes for tensor in graph.tensors}
+    assert (sizes["storage0"], sizes["storage4"]) == (0, 2**60 - 1)
+    assert graph.ops[0].duration_ns == 0
+    assert 2**60 - 2**20 < graph.ops[1].duration_ns < 2**60
+    assert graph.meta["h2d_bytes_per_s"] == 2**60 - 2**30
+    assert graph.meta["d2h_bytes_per_s"] == 2**29
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -198,6 +198,34 @@ def test_detaches_of_what_the_cpu_uses():
         replay(plan(graph, store, ("detach g ddr", "f")), with_cpu(machine()))
 
 
+@pytest.mark.parametrize(("gone", "ends"), [((), (55, 90)), ((("detach a ddr", "u"),), (25, 30))])
+def test_what_the_cpu_writes_is_pinned_in_no_time(gone, ends):
+    # The 5 bytes of w, which are pinned from the start, are free at 1. u runs 1..6 and has pinned
+    # a: 10 bytes of the pool. b and c are stored from 20 on, 5 bytes each: beside a, each takes
+    # 30 ns to pin. Where the copy of a in ddr is gone at 16, its 10 bytes serve both.
+    graph = workload(
+        {"w": (5, "activation", "ddr"), "a": (10,), "b": (5,), "c": (5,)},
+        {
+            "v": {"ns": 1, "inputs": ["w"], **CPU},
+            "u": {"ns": 5, "outputs": ["a"], **CPU},
+            "g": {"ns": 20, "outputs": ["b", "c"]},
+            "k": {"ns": 100, "inputs": ["a", "b", "c"]},
+        },
+    )
+    hardware = with_cpu(machine())
+    pooled = replace(hardware.tiers[1], pin_ns=30, pin_pool=True)
+    r = replayed(
+        plan(graph, ("prefetch a", "u"), *gone, ("store b", "g"), ("store c", "g")),
+        replace(hardware, tiers=(hardware.tiers[0], pooled)),
+    )
+    assert r.ops["u"] == (1, 6)
+    assert [(name, end) for _, name, _, _, end in r.moves] == [
+        ("a", 16),
+        ("b", ends[0]),
+        ("c", ends[1]),
+    ]
+
+
 def test_the_time_of_an_op_on_the_cpu():
     # 120 bytes at 10 a nanosecond, half of it reached: 24 ns. 15 FLOP at 1, half: 30 ns. The
     # larger, and a launch of 3.
