@@ -1,10 +1,9 @@
 """The channels and links of a serving run: transfers that queue, and flow at max-min fair rates, on
 simpy's clock.
 
-Channels that share a fabric, of one engine or of several, and a channel with several engines of its
-own, form a :class:`LinkGroup`: its transfers flow at max-min fair rates, and an alarm rings when
-the next one ends. A channel of its own with one engine needs no sharing: its transfer's end is
-known at its start. So it is in a group while only one transfer is under way.
+Channels that share a fabric, of one engine or of several, form a :class:`LinkGroup`, and so does a
+channel that shares none: its transfers flow at max-min fair rates, and an alarm rings when the next
+one ends.
 
 A change takes as much time as there are classes of flows, not flows: hundreds of devices that share
 a pool are one class a direction.
@@ -16,6 +15,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from heapq import heappop, heappush
 from math import lcm
 from typing import TYPE_CHECKING
@@ -121,12 +121,9 @@ class ChannelQueue:
     ``links`` are what its transfers share with others, ``limit`` is what each gets at most of the
     others, and ``beside`` what its own link, the first one, carries while another link does
     something, as (the other one, bytes per second). ``sharing`` are the channels whose transfers take
-    its engines, with itself (docs/contract.md, rule 24). It is ``undivided`` if a transfer that is
-    alone in it and in what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a
-    transfer that begins, and the instant from which its bytes flow, to ``share``. One that shares
-    nothing has no ``share``: its own ``alarm`` ends its one transfer, ``current``. ``ended`` is
-    told of every end. ``has_overheads`` says whether some transfers reach less than that: then
-    ``begin`` needs a ceiling.
+    its engines, with itself (docs/contract.md, rule 24). A transfer that begins goes to ``share``,
+    with the instant from which its bytes flow; ``ended`` is told of every end. ``has_overheads``
+    says whether some transfers reach less than ``bandwidth``: then ``begin`` needs a ceiling.
     """
 
     index: int
@@ -136,10 +133,8 @@ class ChannelQueue:
     engines: int
     links: tuple[Link, ...]
     device: int
-    share: Callable[[IssuedTransfer, int], None] | None = None
     limit: Fraction | None = None
     beside: tuple[tuple[Link, int], ...] = ()
-    undivided: bool = True
     has_overheads: bool = False
     queue: deque[IssuedTransfer] = field(default_factory=deque)
     running: int = 0
@@ -150,8 +145,7 @@ class ChannelQueue:
     queue_ns: int = 0
     contention_ns: int = 0
     sharing: tuple[ChannelQueue, ...] = field(init=False)
-    alarm: Alarm = field(init=False)
-    current: IssuedTransfer = field(init=False)
+    share: Callable[[IssuedTransfer, int], None] = field(init=False)
     ended: Callable[[IssuedTransfer], None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -172,23 +166,14 @@ class ChannelQueue:
         self.running += 1
         transfer.start_ns = now
         if ceiling is None or ceiling >= self.bandwidth:
-            transfer.ceiling = None
-            transfer.alone_ns = alone = self.latency - (-transfer.volume // self.bandwidth)
+            transfer.alone_ns = self.latency - (-transfer.volume // self.bandwidth)
         else:
             transfer.ceiling = ceiling
-            transfer.alone_ns = alone = self.latency - int(-transfer.volume // ceiling)
+            transfer.alone_ns = self.latency - int(-transfer.volume // ceiling)
         self.transfers += 1
         self.bytes += transfer.size
         self.queue_ns += now - transfer.issue_ns
-        if self.share is None:
-            self.current = transfer
-            self.alarm.ring_at(now + alone)
-        else:
-            self.share(transfer, now + self.latency)
-
-    def end_current(self) -> None:
-        """The one transfer of a channel that shares nothing ends, as was known at its start."""
-        self.ended(self.current)
+        self.share(transfer, now + self.latency)
 
 
 def build_channels(hardware: Hardware, device: int = 0) -> list[ChannelQueue]:
@@ -282,11 +267,6 @@ class LinkGroup:
     what a link carries at most while another one does something. Rates are computed anew once an
     instant, after everything has ended and started at it. The alarm never rings too late: where
     rates fall it stays as it was, rings too soon and is set again.
-
-    A transfer that begins while no other is under way is ``_lone`` until another one joins it. Its
-    bytes flow from ``_lone_since`` on, and it ends at ``_lone_end`` unless that happens.
-    ``ordered`` knows no lone transfers: it also keeps the order of what ends at one instant in
-    several groups.
     """
 
     def __init__(
@@ -294,19 +274,14 @@ class LinkGroup:
         clock: SteppedClock,
         capacity: Mapping[Link, Fraction],
         beside: Mapping[Link, Sequence[tuple[Link, Fraction]]],
-        ordered: bool,
     ) -> None:
         self._clock = clock
-        self._ordered = ordered
         self._capacity = capacity
         self._beside = beside
         self._classes: dict[tuple[Fraction | None, tuple[Link, ...]], FlowClass] = {}
         self._flowing: list[FlowClass] = []
         self._latent: list[tuple[int, int, IssuedTransfer]] = []
-        self._lone: IssuedTransfer | None = None
-        self._lone_since = 0
-        self._lone_end = 0
-        self._known_rates: dict[Flows, list[Fraction]] = {}
+        self._rates_of = lru_cache(KEPT_RATES)(self._found_rates)
         self._since = 0
         self._alarm = Alarm(clock, self._rung)
         self._changed = False
@@ -314,17 +289,6 @@ class LinkGroup:
 
     def start(self, transfer: IssuedTransfer, flowing_since: int) -> None:
         """Begin the transfer's latency; its bytes flow from the instant given on."""
-        if self._lone is None and not self._latent and not self._flowing and not self._ordered:
-            self._lone, self._lone_since = transfer, flowing_since
-            self._lone_end = (
-                transfer.start_ns + transfer.alone_ns
-                if transfer.channel.undivided
-                else flowing_since + self._alone_ns(transfer)
-            )
-            self._alarm.ring_at(self._lone_end)
-            return
-        if self._lone is not None:
-            self._join(self._lone)
         heappush(self._latent, (flowing_since, transfer.number, transfer))
         self.dirty = True
 
@@ -333,11 +297,6 @@ class LinkGroup:
         the next change.
         """
         self.dirty = False
-        if (
-            self._lone is not None
-        ):  # it has begun after the last of the others has ended: nothing flows
-            self._changed = False
-            return
         self._advance(now)
         if self._changed:
             self._changed = False
@@ -352,19 +311,12 @@ class LinkGroup:
         for flow_class, rate in zip(self._flowing, self._rates_of(flows), strict=True):
             flow_class.set_rate(rate)
 
-    def _rates_of(self, flows: Flows) -> list[Fraction]:
-        """The rate of each class if so many of each flow; the same object again for the same
-        ones.
-        """
-        rates = self._known_rates.get(flows)
-        if rates is None:
-            if len(self._known_rates) > KEPT_RATES:
-                self._known_rates.clear()
-            rates = self._known_rates[flows] = max_min_rates(
-                [(n, c.limit, c.links) for c, n in flows],
-                self._carried([flow_class for flow_class, _ in flows]),
-            )
-        return rates
+    def _found_rates(self, flows: Flows) -> list[Fraction]:
+        """The rate of each class if so many of each flow."""
+        return max_min_rates(
+            [(n, c.limit, c.links) for c, n in flows],
+            self._carried([flow_class for flow_class, _ in flows]),
+        )
 
     def _carried(self, flowing: Sequence[FlowClass]) -> Mapping[Link, Fraction]:
         """Return the bandwidth of each link while these flow, beside the others."""
@@ -392,22 +344,6 @@ class LinkGroup:
             self._classes[key] = FlowClass(limit, channel.links)
         return self._classes[key]
 
-    def _alone_ns(self, transfer: IssuedTransfer) -> int:
-        """Nanoseconds for which the bytes of a transfer flow if it stays alone."""
-        rate = self._rates_of(((self._class_of(transfer), 1),))[0]
-        return -(-transfer.volume * rate.denominator // rate.numerator)
-
-    def _join(self, lone: IssuedTransfer) -> None:
-        """Another one begins: the transfer that was alone is one of several from now on, with what
-        has flowed of it so far.
-        """
-        self._lone = None
-        heappush(self._latent, (self._lone_since, lone.number, lone))
-        if self._lone_since <= self._clock.now:
-            self._since = self._lone_since
-            self._advance(self._lone_since)
-            self._set_rates()
-
     def _advance(self, now: int) -> None:
         """Let bytes flow until now, and what has spent its latency begin to."""
         elapsed = now - self._since
@@ -425,13 +361,7 @@ class LinkGroup:
             self._changed = True
 
     def _rung(self) -> None:
-        now, lone = self._clock.now, self._lone
-        if lone is not None:
-            self._lone = None
-            if not lone.channel.undivided:
-                lone.channel.contention_ns += now - lone.start_ns - lone.alone_ns
-            lone.channel.ended(lone)
-            return
+        now = self._clock.now
         self._advance(now)
         done = []
         for flow_class in self._flowing:
@@ -457,20 +387,12 @@ def drive_channels(
     """
     capacity, beside = _parts(channels, hardware)
     groups: list[LinkGroup] = []
-    ordered = False
     for members in _joined(channels, beside):
-        first = members[0]
-        if not first.links and first.limit == first.bandwidth:
-            first.alarm = Alarm(clock, first.end_current)
-            continue
         links = {link for channel in members for link in channel.links}
-        # several engines begin together more often than not
-        ordered = ordered or any([channel.device != first.device for channel in members])
         group = LinkGroup(
             clock,
             {link: capacity[link] for link in links},
             {link: beside[link] for link in links if link in beside},
-            ordered,
         )
         groups.append(group)
         for channel in members:
@@ -525,10 +447,6 @@ def _parts(
         ]  # never the bottleneck
         channel.links = tuple(
             [link for link in channel.links if link not in alone and link not in wide]
-        )
-        channel.undivided = (
-            min([capacity[link] for link in (*alone, *channel.links)], default=channel.bandwidth)
-            == channel.bandwidth
         )
     return capacity, beside
 
