@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from heapq import heappop, heappush
-from math import lcm
+from math import ceil
 from typing import TYPE_CHECKING
 
 import simpy
@@ -212,42 +212,25 @@ class FlowClass:
 
     A flow's volume is its bytes times nanoseconds a second, so that bytes per second times
     nanoseconds give it. ``served`` is the volume that has flowed to one that was there all the
-    time, in ``scale`` parts; ``step`` are the parts that flow in a nanosecond. ``ends`` are the
-    flows by the ``served`` at which they are through (a heap), then in order of issue.
+    time. ``ends`` are the flows by the ``served`` at which they are through (a heap), then in order
+    of issue.
     """
 
     limit: Fraction | None
     links: tuple[Link, ...]
-    ends: list[tuple[int, int, IssuedTransfer]] = field(default_factory=list)
-    served: int = 0
-    scale: int = 1
-    step: int = 0
+    ends: list[tuple[Fraction, int, IssuedTransfer]] = field(default_factory=list)
+    served: Fraction = Fraction(0)
     rate: Fraction = Fraction(0)
 
     def admit(self, transfer: IssuedTransfer) -> None:
         """Let a transfer's bytes flow from now on; the rate is to be set before time moves on."""
         if not self.ends:
-            self.served, self.step, self.scale = 0, self.rate.numerator, self.rate.denominator
-        heappush(self.ends, (self.served + transfer.volume * self.scale, transfer.number, transfer))
-
-    def set_rate(self, rate: Fraction) -> None:
-        """Flow at ``rate`` bytes per second from now on."""
-        if rate is self.rate:  # those found once are kept: no need to compare fractions
-            return
-        self.rate = rate
-        scale = lcm(self.scale, rate.denominator)
-        if scale != self.scale:
-            factor = scale // self.scale
-            self.scale = scale
-            self.served *= factor
-            self.ends = [
-                (end * factor, sequence, transfer) for end, sequence, transfer in self.ends
-            ]  # still a heap
-        self.step = rate.numerator * (scale // rate.denominator)
+            self.served = Fraction(0)
+        heappush(self.ends, (self.served + transfer.volume, transfer.number, transfer))
 
     def nanoseconds_left(self) -> int:
         """Whole nanoseconds until the first flow is through, at the present rate."""
-        return -((self.served - self.ends[0][0]) // self.step)
+        return ceil((self.ends[0][0] - self.served) / self.rate)
 
 
 # -- groups of links -------------------------------------------------------------------------------
@@ -309,7 +292,7 @@ class LinkGroup:
     def _set_rates(self) -> None:
         flows = tuple([(flow_class, len(flow_class.ends)) for flow_class in self._flowing])
         for flow_class, rate in zip(self._flowing, self._rates_of(flows), strict=True):
-            flow_class.set_rate(rate)
+            flow_class.rate = rate
 
     def _found_rates(self, flows: Flows) -> list[Fraction]:
         """The rate of each class if so many of each flow."""
@@ -349,7 +332,7 @@ class LinkGroup:
         elapsed = now - self._since
         if elapsed:
             for flow_class in self._flowing:
-                flow_class.served += flow_class.step * elapsed
+                flow_class.served += flow_class.rate * elapsed
             self._since = now
         latent = self._latent
         while latent and latent[0][0] <= now:
