@@ -14,8 +14,6 @@ order instead: :mod:`hosim.engine.program_account` counts that.
   memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """The tiers and channels of a plan, as positions on a machine."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from hosim.analysis.costmodel.transfers import route

@@ -1,7 +1,5 @@
 """The record of a replay's events, for tests, plots and traces, kept only when asked for."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from hosim.graph import Graph

@@ -7,18 +7,12 @@ recently freed first, and of one request the last block first. A request whose p
 the contents of such blocks takes them over.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hosim.serving.blocks.block_copies import Awaited
 from hosim.serving.blocks.kv_policies import EvictionOrder, Rank
-
-if TYPE_CHECKING:
-    from hosim.serving.blocks.block_copies import Awaited
-
 
 # -- the device ------------------------------------------------------------------------------------
 
