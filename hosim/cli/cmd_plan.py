@@ -22,8 +22,6 @@ from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import OPTIONS, Given, Option, declared
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hosim.cache_plan import Plan
     from hosim.graph import Graph
     from hosim.hardware import Hardware

@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
-from hosim.result import STALL_CAUSES, WORKSPACE
+from hosim.hardware import Hardware
+from hosim.result import STALL_CAUSES, WORKSPACE, Result
 from hosim.units import human_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hosim.hardware import Hardware
-    from hosim.result import Result
 
 WIDTH = 11.0
 """The width of a figure, in inches."""

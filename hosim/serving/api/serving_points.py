@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosim.api import Machine, machine, named
 from hosim.base.files import unknown_name
@@ -20,7 +20,7 @@ from hosim.io.importers import builder_parameters, name_of
 from hosim.io.models import parameters_of
 from hosim.notes import Note
 from hosim.plain_text import shown
-from hosim.serving import MANY_ITERATIONS, end_columns
+from hosim.serving import MANY_ITERATIONS, Served, end_columns
 from hosim.serving.api.serve_setup import SAID_BY_REQUESTS
 from hosim.serving.api.serving_run import serve
 from hosim.serving.requests import RequestRows, asked_requests, changeable, changed_requests
@@ -29,9 +29,6 @@ from hosim.study.asked import Settings, Value
 from hosim.study.rows_of_answers import FEASIBLE
 from hosim.study.runs import failure, point_key
 from hosim.version import __version__
-
-if TYPE_CHECKING:
-    from hosim.serving import Served
 
 REQUESTS, MODEL, HARDWARE = "requests.", "model.", "hardware"
 LATENCIES = ("ttft", "tpot", "inter_token", "latency")

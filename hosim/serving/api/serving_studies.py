@@ -18,7 +18,7 @@ from hosim.errors import HosimError, InputError
 from hosim.io.options import OPTIONS, check_together, file_of, whole
 from hosim.limits import within
 from hosim.plain_text import named
-from hosim.serving import beyond, latency_limits, statistic_limits
+from hosim.serving import Served, beyond, latency_limits, statistic_limits
 from hosim.serving.api.serving_points import (
     COLUMNS,
     ENDS,
@@ -48,8 +48,6 @@ from hosim.units import human_time
 if TYPE_CHECKING:
     from distributed import Client
     from pandas import DataFrame
-
-    from hosim.serving import Served
 
 
 def serve_sweep(

@@ -2,13 +2,11 @@
 worse.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosim import io, serving
 from hosim.analysis import canonical, digest, graph_fingerprint
@@ -46,11 +44,8 @@ from hosim.gate.records import (
     source_digest,
 )
 from hosim.gate.verdicts import LINES, changed_question
+from hosim.serving import Served
 from hosim.version import __version__
-
-if TYPE_CHECKING:
-    from hosim.serving import Served
-
 
 # -- the question of a case ------------------------------------------------------------------------
 
