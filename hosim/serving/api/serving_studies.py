@@ -18,7 +18,7 @@ from hosim.errors import HosimError, InputError
 from hosim.io.options import OPTIONS, check_together, file_of, whole
 from hosim.limits import within
 from hosim.plain_text import named
-from hosim.serving import Served, beyond, latency_limits, statistic_limits
+from hosim.serving import Served, beyond, latency_limits, report, statistic_limits
 from hosim.serving.api.serving_points import (
     COLUMNS,
     ENDS,
@@ -229,10 +229,9 @@ class ServingFit:
 
     def _repr_html_(self) -> str:
         from hosim.report import html
-        from hosim.serving.report import serving_fit
 
         return html(
-            serving_fit(self.rows, list(self.limits_ns), str(self), self.answer is not None)
+            report.serving_fit(self.rows, list(self.limits_ns), str(self), self.answer is not None)
         )
 
     def __str__(self) -> str:

@@ -44,7 +44,7 @@ from hosim.gate.records import (
     source_digest,
 )
 from hosim.gate.verdicts import LINES, changed_question
-from hosim.serving import Served
+from hosim.serving import Served, api
 from hosim.version import __version__
 
 # -- the question of a case ------------------------------------------------------------------------
@@ -210,7 +210,6 @@ def measure_served(case: Case) -> Measured:
     Raises :class:`HosimError`.
     """
     from hosim.io.importers import builder_parameters
-    from hosim.serving.api import serve
     from hosim.serving.requests import asked_requests
     from hosim.shipped import find_hardware
 
@@ -220,7 +219,7 @@ def measure_served(case: Case) -> Measured:
     try:
         model = builder_parameters(asked.model)
         rows = asked_requests(asked.requests)
-        served = serve(model, hardware, rows, **asked.options)
+        served = api.serve(model, hardware, rows, **asked.options)
         goodput = served.goodput(asked.limit) if asked.limit is not None else None
     except InfeasibleError as error:
         return Measured(None, str(error))

@@ -29,7 +29,7 @@ from hosim.engine import MemoryBudget, read_budget, resident_step
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io import rescaled
+from hosim.io import models, rescaled
 from hosim.io.runtimes import under_runtime
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on, check_varied
@@ -497,9 +497,8 @@ def _check_parameter(graph: Graph, key: str) -> None:
             )
         _put(found, key, None)
         return
-    from hosim.io.models import parameters_of
 
-    known = parameters_of(found["builder"])
+    known = models.parameters_of(found["builder"])
     if key not in known:
         raise InputError(unknown_name("parameter", key, known), source="workload")
 
