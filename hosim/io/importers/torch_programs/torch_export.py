@@ -44,7 +44,6 @@ from typing import TYPE_CHECKING, Any
 from hosim.cache_plan import CacheOp, Plan
 from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
-from hosim.io.importers import torch_programs
 from hosim.io.importers.stored import cut_all
 from hosim.io.importers.torch_programs.pt2_archive import read_archive
 from hosim.io.importers.torch_programs.pt2_graph import Pt2Tensor
@@ -178,12 +177,14 @@ def import_exported(
     require_torch()
     import torch
 
+    from hosim.io.importers.torch_programs import torch_run
+
     origin = {
         "source": "torch.export",
         "torch": torch.__version__.partition("+")[0],
         **(meta or {}),
     }
-    run = torch_programs.torch_run.run(program)
+    run = torch_run.run(program)
     return workload_of(run, name, origin, in_parts=not run.moves)[
         0
     ]  # cache nodes move whole storages
@@ -219,8 +220,9 @@ def import_plan(
     docs/executor.md describes the graph with cache ops.
     """
     require_torch()
+    from hosim.io.importers.torch_programs import torch_run
 
-    run = torch_programs.torch_run.run(program)
+    run = torch_run.run(program)
     graph, positions = workload_of(run, name, {"source": "torch.export"})
     return plan_of(run, graph, positions, policy)
 
@@ -240,11 +242,12 @@ def import_pt2(path: str | os.PathLike[str], dims: Mapping[str, int] | None = No
     with errors_of(source):
         found = with_dims(found, dims or {})
     require_torch()
+    from hosim.io.importers.torch_programs import torch_pt2
 
     name = os.path.basename(source)
     try:
         return import_exported(
-            torch_programs.torch_pt2.program_of(found, source),
+            torch_pt2.program_of(found, source),
             name=name.removesuffix(".pt2"),
             meta={"file": name, **({"dims": dict(sorted(dims.items()))} if dims else {})},
         )
