@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hosim import analysis, engine, report, study
+from hosim import analysis, engine, io, report, study
 from hosim.analysis import remarks
 from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end, show_answer
 from hosim.cli.commands import command, is_plain
@@ -182,10 +182,8 @@ def compare_policies(given: Given) -> None:
     if given.json:
         from dataclasses import asdict
 
-        from hosim.io import comparison_to_dict
-
         rows = map(asdict, compared.predictions), compared.advice, map(asdict, compared.regrets)
-        said = {"answer": answer.verdict, **comparison_to_dict(results, *rows)}
+        said = {"answer": answer.verdict, **io.comparison_to_dict(results, *rows)}
         print_json({"format": said.pop("format"), **said})
     else:
         print_answer(answer, given, lambda: _tables(asked, compared), title=False)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from hosim import api, io
+from hosim import api, gate, io
 from hosim.base import files
 from hosim.cli.answers import print_answer, show_answer
 from hosim.cli.commands import NAMES, command
@@ -115,9 +115,8 @@ def notebooks(given: Given) -> None:
 def doctor(given: Given) -> None:
     """Show what is installed, and what is missing for what."""
     from hosim import shipped
-    from hosim.gate import kept_in
 
-    found = listed.installation(kept_in(), len(shipped.workloads()), len(shipped.hardware()))
+    found = listed.installation(gate.kept_in(), len(shipped.workloads()), len(shipped.hardware()))
     if given.json:
         print_json(found)
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hosim import engine, gate, io, report, study
+from hosim import api, engine, gate, io, report, study
 from hosim.base.collector import no_collection
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json, questions_of, say_notes
@@ -20,7 +20,7 @@ from hosim.cli.targets import DATA
 from hosim.cli.terminal import note, say
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import OPTIONS, Given, Option, declared
-from hosim.report import answers
+from hosim.report import answers, listed
 
 if TYPE_CHECKING:
     from hosim.cache_plan import Plan
@@ -205,18 +205,16 @@ def fits(given: Given) -> None:
     asked = dict(vars(given))
     text, hardware, as_json = asked.pop("workload"), asked.pop("hardware"), asked.pop("json")
     with progress(f"reading {text}") as tell, no_collection():
-        from hosim.api import fit_question
         from hosim.data.seen_peaks import DOES_NOT_FIT
-        from hosim.report.listed import memory_fit, memory_fit_to_dict
         from hosim.study.searches import memory_fit as fitted
 
-        question = fit_question(_entry(text) or text, hardware, asked)
+        question = api.fit_question(_entry(text) or text, hardware, asked)
         found = fitted(question, tell)
     say_notes(question.notes)
     if as_json:
-        print_json(memory_fit_to_dict(found))
+        print_json(listed.memory_fit_to_dict(found))
     else:
-        console().print(memory_fit(found), crop=False)
+        console().print(listed.memory_fit(found), crop=False)
     if found.verdict == DOES_NOT_FIT:
         raise typer.Exit(InfeasibleError.exit_code)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from hosim import api, engine, io, study
+from hosim.base import files
 from hosim.base.groups import grouped
 from hosim.cli.answers import print_answer, show_answer, study_title
 from hosim.cli.commands import command
@@ -32,7 +33,7 @@ from hosim.cli.progress import progress
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
-from hosim.report import answers, drawn, of_studies
+from hosim.report import answers, drawn, of_studies, timelines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -127,9 +128,7 @@ def replay(given: Given) -> None:
         result = replace(result, ideal_ns=engine.resident_step(graph, machine).makespan_ns)
     _export(given, loaded, machine, result)
     if certificate is not None and result.feasible:
-        from hosim.base.files import write
-
-        write(certificate, to_certificate(loaded, machine, result, repeats=not findings))
+        files.write(certificate, to_certificate(loaded, machine, result, repeats=not findings))
         say(f"wrote {certificate}")
     elif certificate is not None:
         warn(f"no {certificate}: a plan that does not fit has no certificate")
@@ -143,18 +142,15 @@ def replay(given: Given) -> None:
 
 def _export(given: Given, loaded: Plan, machine: Hardware, result: Result) -> None:
     """Write the picture, the trace and the memory history that are asked for."""
-    from hosim.base.files import write, write_bytes
     from hosim.report import timelines
 
     if given.plot is not None:
-        from hosim.report.drawn import replay_figure
-
-        write_picture(given.plot, replay_figure(loaded.graph, machine, result))
+        write_picture(given.plot, drawn.replay_figure(loaded.graph, machine, result))
     if given.trace is not None:
-        write(given.trace, timelines.trace(loaded, machine, result))
+        files.write(given.trace, timelines.trace(loaded, machine, result))
         say(f"wrote {given.trace}")
     if given.memory_viz is not None:
-        write_bytes(
+        files.write_bytes(
             given.memory_viz,
             timelines.to_pickle(timelines.memory_viz(loaded, machine, result, given.allocator)),
         )
@@ -433,10 +429,7 @@ def pipeline(given: Given) -> None:
         plans = api.plan_stages(workloads, given.hardware, given.policy, given.budget)
         result = api.replay_stages(plans, record=trace is not None)
     if trace is not None:
-        from hosim.base.files import write
-        from hosim.report.timelines import trace_of_stages
-
-        write(trace, trace_of_stages(plans, result))
+        files.write(trace, timelines.trace_of_stages(plans, result))
         say(f"wrote {trace}")
     title = f"{', '.join(workloads)} on {result.whole.hardware}: {counted(len(plans), 'stage')}"
     answer = answers.stages_answer(title, result, hardware_of(given.hardware).device_tier)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hosim import engine, io
+from hosim import api, engine, io
 from hosim.base import files
 from hosim.base.collector import no_collection
 from hosim.cli.progress import progress
@@ -59,9 +59,7 @@ def questions_of(given: Given, machines: Sequence[str] | None = None) -> list[Qu
     policies = asked.pop("policies", [asked.pop("policy", OPTIONS["policy"].default)])
     budget = asked.pop("budget", None)
     with progress(f"reading {workload}"), no_collection():
-        from hosim.api import questions
-
-        found = questions(workload, machines or [hardware], policies, budget, **asked)
+        found = api.questions(workload, machines or [hardware], policies, budget, **asked)
     if machines is None:
         say_budget(budget, found[0].graph, found[0].hardware)
     return found

@@ -34,7 +34,7 @@ class BlockPool:
     """
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._holders: list[
             int
         ] = []  # of the blocks that were ever taken; the others follow by number
@@ -45,14 +45,9 @@ class BlockPool:
         self._key_of: dict[int, Hashable] = {}
 
     @property
-    def count(self) -> int:
-        """Return the number of blocks."""
-        return self._count
-
-    @property
     def free(self) -> int:
         """Return the number of blocks that nobody holds."""
-        return self._count - len(self._holders) + len(self._freed)
+        return self.count - len(self._holders) + len(self._freed)
 
     def found(self, keys: Iterable[Hashable]) -> list[int]:
         """The blocks with the contents of ``keys``, up to the first that is not there. Nobody holds
@@ -106,7 +101,7 @@ class BlockPool:
         taken: list[int] = []
         lost: list[tuple[int, Hashable]] = []
         for _ in range(count):
-            if len(self._holders) < self._count:
+            if len(self._holders) < self.count:
                 block = len(self._holders)
                 self._holders.append(1)
             else:
