@@ -9,7 +9,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -25,11 +24,6 @@ from hosim.errors import InputError
 from hosim.io.importers import recordings
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared, refuse_others
 from hosim.report import answers, listed, of_studies
-
-if TYPE_CHECKING:
-    from hosim.io.importers.recordings import KinetoTrace
-    from hosim.validate import Calibration, HeldOut, Measurements
-
 
 _SOURCES = (
     "A workload or its spec, the name of one or of a model, or another tool's file: torch.export "
@@ -89,9 +83,6 @@ def _size(text: str) -> tuple[str, int]:
     return name, int(size)
 
 
-if TYPE_CHECKING:
-    from hosim.io.importers.recordings import KernelTable
-
 _KERNELS = (
     Option(
         "sources",
@@ -118,7 +109,7 @@ _KERNELS = (
 )
 
 
-def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
+def _reader(model: str | None) -> Callable[[Path], list[recordings.KernelTable]]:
     """The function that reads a file: a table of kernels, or of the layers of a model."""
     if model is None:
         return lambda source: recordings.read_kernel_tables(source, say)
@@ -435,7 +426,7 @@ def _fit_traces(given: Given) -> None:
         console().print(of_studies.calibration(data))
 
 
-def _base_of(given: Given, recorded: Measurements) -> str | None:
+def _base_of(given: Given, recorded: validating.Measurements) -> str | None:
     """The profile that is given, or that of the recorded device; ``None`` where none is known and
     none is to be written.
     """
@@ -464,8 +455,11 @@ def _base_of(given: Given, recorded: Measurements) -> str | None:
 
 
 def _predicted(
-    others: Sequence[KinetoTrace], seen: Measurements, calibration: Calibration, base: str | None
-) -> list[HeldOut]:
+    others: Sequence[recordings.KinetoTrace],
+    seen: validating.Measurements,
+    calibration: validating.Calibration,
+    base: str | None,
+) -> list[validating.HeldOut]:
     """Predictions of other recordings. Raises :class:`InputError` without a base."""
     from hosim.base.files import read
     from hosim.shipped import find_hardware

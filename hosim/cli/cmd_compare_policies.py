@@ -28,20 +28,16 @@ from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.io.options import OPTIONS, Given, Option, Options, declared, refuse_others
 from hosim.report import answers, of_replays, of_studies, printing
-from hosim.study import searches
+from hosim.study import runs, searches
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from hosim.analysis.remarks import NoOffload
     from hosim.cache_plan import Plan
     from hosim.data.draws import Regret
     from hosim.graph import Graph
     from hosim.hardware import Hardware
-    from hosim.report.answers import Answer
     from hosim.result import Result
-    from hosim.study import Mispredictions
-    from hosim.study.runs import Question
 
 
 # -- several machines ------------------------------------------------------------------------------
@@ -205,13 +201,13 @@ class _Compared:
 
     results: Sequence[Result]
     recorded: Sequence[tuple[Plan, Result]]
-    predictions: Sequence[Mispredictions]
+    predictions: Sequence[study.Mispredictions]
     regrets: Sequence[Regret]
-    advice: NoOffload | None
+    advice: remarks.NoOffload | None
     interrupted: bool
 
 
-def _compared(asked: Sequence[Question], given: Given) -> _Compared:
+def _compared(asked: Sequence[runs.Question], given: Given) -> _Compared:
     """Plan and replay, with the question on stdout at once and rows on stderr as they end."""
     graph, machine, budget = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
     alone = engine.resident_step(graph, machine)
@@ -219,12 +215,12 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     # the first line waits for none of these
     from hosim.study.asked import searching
 
-    predictions: list[Mispredictions] = []
+    predictions: list[study.Mispredictions] = []
     regrets: list[Regret] = []
     recorded: list[tuple[Plan, Result]] = []
     row_ended = rows_as_they_end()
 
-    def keep(question: Question, plan: Plan, result: Result) -> None:
+    def keep(question: runs.Question, plan: Plan, result: Result) -> None:
         row_ended(answers.row_line(result))
         if given.html is not None and result.feasible:
             recorded.append((plan, result))
@@ -246,7 +242,7 @@ def _compared(asked: Sequence[Question], given: Given) -> _Compared:
     return _Compared(results, recorded, predictions, regrets, advice, control.interrupted)
 
 
-def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Answer:
+def _answer(asked: Sequence[runs.Question], compared: _Compared, given: Given) -> answers.Answer:
     """The answer, with what to ask next."""
     graph, machine = asked[0].graph, asked[0].hardware
     alone, results = engine.resident_step(graph, machine), compared.results
@@ -282,7 +278,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     return replace(answer, notes=(*answer.notes, *([unnamed] if unnamed else [])))
 
 
-def _chosen(asked: Sequence[Question], given: Given) -> str:
+def _chosen(asked: Sequence[runs.Question], given: Given) -> str:
     """The choices for a question that names a workload and a machine alone, with the option
     that changes each.
     """
@@ -309,7 +305,7 @@ def _phase(graph: Graph) -> str:
     return str(recipe.get("phase", usual))
 
 
-def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int) -> str:
+def _enough(asked: Sequence[runs.Question], compared: _Compared, resident_bytes: int) -> str:
     """The memory that is enough, by the planner if it is compared and everything fits."""
     from hosim.units import human_size
 
@@ -331,7 +327,7 @@ def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int)
     return answers.cheapest_sentence(found.budget_bytes, found.slowdown, below)
 
 
-def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[RenderableType]:
+def _tables(asked: Sequence[runs.Question], compared: _Compared) -> Iterator[RenderableType]:
     """Every table of the comparison."""
     graph, machine, results = asked[0].graph, asked[0].hardware, compared.results
     if compared.advice is not None:

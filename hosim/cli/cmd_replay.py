@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from hosim.cache_plan import Plan
     from hosim.hardware import Hardware
     from hosim.result import Result
-    from hosim.study import Side
     from hosim.study.runs import Question
 
 
@@ -339,7 +338,7 @@ def diff(given: Given) -> None:
     show_answer(answer, given, lambda: data, tables)
 
 
-def _draw(path: Path, sides: Sequence[Side], machine: Hardware | None) -> None:
+def _draw(path: Path, sides: Sequence[study.Side], machine: Hardware | None) -> None:
     """Write the picture of both replays. Raises :class:`InputError` where one has no timeline."""
     shown = [
         drawn.Shown(side.label, side.plan, side.result)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
@@ -28,10 +28,6 @@ from hosim.io.options import OPTIONS, REQUIRED, Given, Option
 from hosim.serving import api, report, requests
 from hosim.serving.serve_options import SERVE, of_serving, serving_options
 from hosim.study import rows_of_answers
-
-if TYPE_CHECKING:
-    from hosim.serving import MeasuredRequests, Served
-
 
 _SERVE_OPTIONS = serving_options(
     "model hardware requests tensor expert set blocks block_tokens token_budget max_sequences "
@@ -68,7 +64,7 @@ def serve(given: Given) -> None:
     if real is not None:
         serving.check_measured(listed.requests, real, skipped)
 
-    def run(overhead: int | str) -> Served:
+    def run(overhead: int | str) -> serving.Served:
         return api.serve(parameters, given.hardware, listed, **{**options, "overhead": overhead})
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):
@@ -106,7 +102,9 @@ def _parameters_of(given: Given) -> dict[str, Any]:
     return parameters
 
 
-def _fitted(run: Callable[[int], Served], real: MeasuredRequests, first: int) -> int:
+def _fitted(
+    run: Callable[[int], serving.Served], real: serving.MeasuredRequests, first: int
+) -> int:
     """The overhead of an iteration that explains the first measured requests."""
     fitted = serving.fitted_overhead_ns(run, real, first)
     if (no_host := serving.overhead_warning(fitted)) is not None:
@@ -114,7 +112,7 @@ def _fitted(run: Callable[[int], Served], real: MeasuredRequests, first: int) ->
     return fitted
 
 
-def _in_draws(result: Served) -> dict[str, Any]:
+def _in_draws(result: serving.Served) -> dict[str, Any]:
     """The intervals of figures, as ``draws``, if something is uncertain."""
     if result.again is None:
         return {}
@@ -128,7 +126,7 @@ def _in_draws(result: Served) -> dict[str, Any]:
         return {"draws": result.intervals()}
 
 
-def _tell(given: Given, result: Served, data: dict[str, Any]) -> None:
+def _tell(given: Given, result: serving.Served, data: dict[str, Any]) -> None:
     """Write the files that are asked for, and print the answer."""
     growth = report.queue_growth(result)
     table = report.serving(data)
