@@ -182,6 +182,12 @@ def _shown_in_cells() -> type[Figure]:
     return CellFigure
 
 
+def over_time(axes: Axes, end: int, unit: int, name: str) -> None:
+    """The horizontal axis: time up to ``end``."""
+    axes.set_xlim(0, max(end, 1) / unit)
+    axes.set_xlabel(f"time, {name}")
+
+
 def limit_of(result: Result, hardware: Hardware, tier: str) -> tuple[int, str]:
     """The bytes that a tier may hold in a replay, and what that is called."""
     capacity = next(t.capacity_bytes for t in hardware.tiers if t.name == tier)
