@@ -13,11 +13,11 @@ from math import ceil, floor
 from typing import Any
 
 from hosim.api import Machine, machine, named
-from hosim.base.files import unknown_name
 from hosim.data.draws import ends
 from hosim.errors import HosimError, InputError
 from hosim.io.importers import builder_parameters, name_of
 from hosim.io.models import parameters_of
+from hosim.io.options import check_known
 from hosim.notes import Note
 from hosim.plain_text import shown
 from hosim.serving import MANY_ITERATIONS, Served, end_columns
@@ -245,8 +245,7 @@ def check_options(options: Mapping[str, object]) -> None:
     """
     known = serve_defaults()
     for name, value in options.items():
-        if name not in known:
-            raise InputError(unknown_name("option", name, known), source=name)
+        check_known("option", name, known, name)
         try:
             json.dumps(value, default=str)
         except (TypeError, ValueError, RecursionError):
@@ -279,8 +278,7 @@ def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> No
             )
         else:
             what, known = "field", ["requests.rate", "model.tensor", HARDWARE, *options]
-        if field not in known:
-            raise InputError(unknown_name(what, field, known), source=field)
+        check_known(what, field, known, field)
 
 
 def tasks_of(
