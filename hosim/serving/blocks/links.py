@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING
 
 import simpy
 
-from hosim.analysis.costmodel.transfers import NS_PER_S, Link, max_min_rates, may_be_slower
+from hosim.analysis.costmodel.transfers import (
+    NS_PER_S,
+    Link,
+    channel_bandwidth,
+    max_min_rates,
+    may_be_slower,
+    transfer_ns,
+)
 from hosim.hardware import Hardware
 
 # -- the clock -------------------------------------------------------------------------------------
@@ -107,11 +114,6 @@ class IssuedTransfer:
     alone_ns: int = -1
     ceiling: Fraction | None = None
 
-    @property
-    def volume(self) -> int:
-        """Return the volume that has to flow, in bytes times nanoseconds a second."""
-        return self.size * NS_PER_S
-
 
 @dataclass(eq=False)
 class ChannelQueue:
@@ -165,11 +167,11 @@ class ChannelQueue:
             self.busy_since = now
         self.running += 1
         transfer.start_ns = now
-        if ceiling is None or ceiling >= self.bandwidth:
-            transfer.alone_ns = self.latency - (-transfer.volume // self.bandwidth)
-        else:
+        if ceiling is not None and ceiling < self.bandwidth:
             transfer.ceiling = ceiling
-            transfer.alone_ns = self.latency - int(-transfer.volume // ceiling)
+        transfer.alone_ns = transfer_ns(
+            transfer.size, transfer.ceiling or self.bandwidth, self.latency
+        )
         self.transfers += 1
         self.bytes += transfer.size
         self.queue_ns += now - transfer.issue_ns
@@ -187,12 +189,13 @@ def build_channels(hardware: Hardware, device: int = 0) -> list[ChannelQueue]:
     channels = []
     for k, c in enumerate(hardware.channels):
         fabrics = [f for f in hardware.fabrics if c.name in f.channels]
-        alone = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)])
         links = (
             own[c.name],
             *(("fabric", f.name, hardware.instance(f.scope, device)) for f in fabrics),
         )
-        channel = ChannelQueue(k, c.name, alone, c.latency_ns, c.engines, links, device)
+        channel = ChannelQueue(
+            k, c.name, channel_bandwidth(hardware, c.name), c.latency_ns, c.engines, links, device
+        )
         channel.beside = tuple((own[other], bandwidth) for other, bandwidth in c.beside)
         channel.has_overheads = may_be_slower(hardware, c)
         channels.append(channel)
@@ -226,7 +229,7 @@ class FlowClass:
         """Let a transfer's bytes flow from now on; the rate is to be set before time moves on."""
         if not self.ends:
             self.served = Fraction(0)
-        heappush(self.ends, (self.served + transfer.volume, transfer.number, transfer))
+        heappush(self.ends, (self.served + transfer.size * NS_PER_S, transfer.number, transfer))
 
     def nanoseconds_left(self) -> int:
         """Whole nanoseconds until the first flow is through, at the present rate."""
