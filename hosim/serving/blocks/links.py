@@ -228,7 +228,7 @@ class FlowClass:
     def admit(self, transfer: IssuedTransfer) -> None:
         """Let a transfer's bytes flow from now on; the rate is to be set before time moves on."""
         if not self.ends:
-            self.served = Fraction(0)
+            self.served = Fraction(0)  # the sum of many rates gets long
         heappush(self.ends, (self.served + transfer.size * NS_PER_S, transfer.number, transfer))
 
     def nanoseconds_left(self) -> int:
