@@ -22,7 +22,7 @@ from hosim.engine import read_budget
 from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io import models, rescaled, runtimes
+from hosim.io import importers, models, rescaled, runtimes
 from hosim.io.options import OPTIONS, RESERVED, Given
 from hosim.jitter import Jitter
 from hosim.limits import listed_within
@@ -128,7 +128,6 @@ def load(
         return io.make(
             io.check_spec({"format": "hosim.spec/1", **workload}, "workload"), "workload"
         )
-    from hosim.io.importers import builder_parameters, name_of
 
     if "model_type" not in workload and "model" not in workload:
         raise InputError(
@@ -138,9 +137,9 @@ def load(
             f"{', '.join(map(repr, list(workload)[:8])) or 'nothing in it'}",
             source="workload",
         )
-    parameters = builder_parameters(workload)
+    parameters = importers.builder_parameters(workload)
     with errors_of("workload"):
-        return models.build(name_of(parameters), runtimes.with_runtime(parameters))
+        return models.build(importers.name_of(parameters), runtimes.with_runtime(parameters))
 
 
 def under(graph: Graph, runtime: AnyRuntime) -> Graph:

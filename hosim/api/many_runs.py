@@ -42,9 +42,10 @@ from hosim.engine import read_budget, resident_step
 from hosim.errors import InputError
 from hosim.io.options import Option, declared, keywords
 from hosim.notes import each_once
+from hosim.report import answers
 from hosim.report.answers import Answer
 from hosim.result import Result
-from hosim.study import rows_of_answers, searches
+from hosim.study import rows_of_answers, runs, searches
 from hosim.study.asked import AnyPolicy, Value, parse_axis, read_vary, searching
 from hosim.study.rows_of_answers import DEVICE_TIER, VARIED
 
@@ -150,8 +151,6 @@ def compare(
     """
     if isinstance(hardware, Sequence) and not isinstance(hardware, str):
         return _compared_machines(workload, hardware, policies, budget, options)
-    from hosim.study import compare as compared
-    from hosim.study import regret
 
     asked = questions(workload, [hardware], policies, budget, **options)
     profile, regrets = asked[0].hardware, list[Regret]()
@@ -161,9 +160,9 @@ def compare(
     ):
 
         def keep(one: Question, plan: Plan, result: Result) -> None:
-            regrets.extend(regret(one, plan, result, options["regret"], begins))
+            regrets.extend(study.regret(one, plan, result, options["regret"], begins))
 
-        results = compared(asked, begins, keep)
+        results = study.compare(asked, begins, keep)
     more = ("planning_s", "replay_s")
     rows: list[dict[str, Value]] = [
         {**rows_of_answers.figures(r, profile), **{name: getattr(r, name) for name in more}}
@@ -189,14 +188,14 @@ def compare(
 
 def _answered(asked: Sequence[Question], results: Sequence[Result]) -> Answer:
     """The answer of a comparison, as the command shows it."""
-    from hosim.report.answers import comparison_answer, comparison_title
-
     one = asked[0]
     alone = resident_step(one.graph, one.hardware)
-    title = comparison_title(one.graph.name, one.hardware, one.budget_bytes, alone.peak_bytes)
+    title = answers.comparison_title(
+        one.graph.name, one.hardware, one.budget_bytes, alone.peak_bytes
+    )
     moved = fastest_with_ours(results), least_in_parts(results)
     advice = no_offload(one.graph, alone.makespan_ns, alone.peak_bytes, one.budget_bytes, *moved)
-    return comparison_answer(
+    return answers.comparison_answer(
         title, one.hardware, results, advice, tokens=searches.tokens_of(one.graph)
     )
 
@@ -282,11 +281,8 @@ def sweep(
     2                          3000000000          164                 14
     3                          4000000000          160                 10
     """
-    from hosim.report.answers import sweep_answer
-    from hosim.study.runs import cluster, pool
-
     scheduler, progress = options["scheduler"], options["progress"]
-    runner = pool(options["jobs"]) if scheduler is None else cluster(scheduler)
+    runner = runs.pool(options["jobs"]) if scheduler is None else runs.cluster(scheduler)
     vary, others = policies_in(vary)
     points = read_vary(vary)
     asked = replace(question(workload, hardware, policy, budget, **options), others=others)
@@ -318,7 +314,9 @@ def sweep(
     table.attrs[VARIED] = {**found.varying, **chosen}
     table.attrs[DEVICE_TIER] = asked.hardware.device_tier
     title = f"{asked.graph.name} on {asked.hardware.name}"
-    table.attrs[ANSWER] = sweep_answer(title, found.rows, list(found.varying), asked.hardware)
+    table.attrs[ANSWER] = answers.sweep_answer(
+        title, found.rows, list(found.varying), asked.hardware
+    )
     return table
 
 
@@ -371,8 +369,6 @@ def diff(
     >>> print(hosim.diff("layerwise", "on_demand", b.build(), "toy"))
     layerwise and on_demand differ in 3 figures, 1 tensor and 2 ops
     """
-    from hosim.study import diff as differ
-
     graph = None if workload is None else load(workload)
     if isinstance(a, Plan):
         if graph is not None and graph != a.workload:
@@ -388,7 +384,7 @@ def diff(
         )
     if graph is not None and profile is not None:
         budget_bytes = read_budget(budget).of(graph, profile)[1]
-    return differ(
+    return study.diff(
         study.side_of(a, graph, profile, budget_bytes),
         study.side_of(b, graph, profile, budget_bytes),
     )
@@ -436,11 +432,9 @@ def robustness(
     1  layerwise    1          40
     2  layerwise    2          40
     """
-    from hosim.study import robustness as drawn
-
     asked = questions(workload, [hardware], policies, budget, **options)
     with in_cell() as tell:
-        return drawn(asked, options["runs"], tell, options["order"])
+        return study.robustness(asked, options["runs"], tell, options["order"])
 
 
 @keywords(*declared("devices points refine price rescale"))

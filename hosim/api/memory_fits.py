@@ -9,7 +9,7 @@ from hosim.api.cell_progress import in_cell
 from hosim.api.inputs import Machine, Workload, load, question
 from hosim.errors import InputError, errors_of
 from hosim.graph import Graph
-from hosim.io import importers
+from hosim.io import importers, models, runtimes
 from hosim.io.options import declared, keywords
 
 if TYPE_CHECKING:
@@ -144,12 +144,10 @@ def _parameters(workload: Any) -> dict[str, Any] | None:
 def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
     """The step under a runtime, built once. Raises :class:`InputError`."""
     from hosim.data.runtime import RUNTIME, as_data
-    from hosim.io.models import build
-    from hosim.io.runtimes import runtime_named, with_runtime
 
     under = {}
     if runtime is not None:
-        software = runtime_named(runtime)
+        software = runtimes.runtime_named(runtime)
         kind = "train" if parameters.get("phase") == "train" else "inference"
         if software.runs and kind not in software.runs:
             raise InputError(
@@ -159,4 +157,6 @@ def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
             )
         under = {RUNTIME: as_data(software)}
     with errors_of("workload"):
-        return build(importers.name_of(parameters), {**with_runtime(parameters), **under})
+        return models.build(
+            importers.name_of(parameters), {**runtimes.with_runtime(parameters), **under}
+        )

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hosim import engine as engines
-from hosim import io
+from hosim import io, report, study
 from hosim.analysis.lower_bounds import bound_of_result_ns
 from hosim.analysis.verifying import verify
 from hosim.api.cell_progress import in_cell
@@ -27,7 +27,6 @@ from hosim.result import Result
 from hosim.study.asked import AnyPolicy
 
 if TYPE_CHECKING:
-    from hosim.report import PlanExplanation
     from hosim.study import Blame
 
 _REPLAY = declared(
@@ -217,7 +216,7 @@ def replay(
 @keywords(*declared("devices"))
 def explain(
     plan: Plan, hardware: Machine | None = None, budget: Budget = None, **options: Any
-) -> PlanExplanation:
+) -> report.PlanExplanation:
     """Explain why each tensor moves or stays.
 
     Parameters
@@ -258,13 +257,12 @@ def explain(
     If what lives below came up at its first use and nothing else moved, hbm would hold 40 B at op f; the plan holds 40 B at
     """
     from hosim.planner.hyperoffload.explanations import explain as explained
-    from hosim.report import PlanExplanation
 
     _expect_plan(plan)
     profile, planned_bytes = _machine_of(plan, hardware, options["devices"])
     io.check_tiers(plan, profile, source="plan")
     usable = planned_bytes if budget is None else read_budget(budget).of(plan.workload, profile)[1]
-    return PlanExplanation(
+    return report.PlanExplanation(
         explained(plan, profile, profile.device.capacity_bytes if usable is None else usable)
     )
 
@@ -354,10 +352,7 @@ def blame(
     >>> print(why.prices[0])
     +1.00 GB/s of h2d saves 20 ns
     """
-    from hosim.study import blame as blamed
-    from hosim.study import steps_of
-
-    memory, bandwidth = steps_of(options["more_memory"], options["more_bandwidth"])
+    memory, bandwidth = study.steps_of(options["more_memory"], options["more_bandwidth"])
     plan = workload if isinstance(workload, Plan) else None
     if plan is not None:
         hardware, planned_bytes = _machine_of(plan, hardware, options["devices"])
@@ -370,4 +365,4 @@ def blame(
         workload if plan is None else plan.workload, hardware, policy, budget, **options
     )
     with in_cell() as tell:
-        return blamed(asked, plan, memory, bandwidth, tell)
+        return study.blame(asked, plan, memory, bandwidth, tell)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from hosim import analysis, io
 from hosim import engine as engines
 from hosim.analysis.costmodel import under_runtime
 from hosim.api.cell_progress import in_cell
@@ -130,12 +131,11 @@ def plan_stages(
     >>> len(hosim.plan_stages(step, "h100", "resident"))
     2
     """
-    from hosim.analysis import exchanges
     from hosim.errors import InfeasibleError
     from hosim.study.runs import check, make_plan
 
     graphs = stages_of(workload)
-    exchanges(graphs)  # what does not fit together need not be planned first
+    analysis.exchanges(graphs)  # what does not fit together need not be planned first
     profile = _on_stages(graphs, machine(hardware))
     choice = as_choice(policy)
 
@@ -155,10 +155,10 @@ def plan_stages(
     with in_cell() as tell:
         plans = planned(choice)
         try:
-            exchanges([plan.graph for plan in plans])
+            analysis.exchanges([plan.graph for plan in plans])
         except InputError:  # the workload's own order has passed
             plans = planned(without(choice, REORDER))
-            exchanges([plan.graph for plan in plans])
+            analysis.exchanges([plan.graph for plan in plans])
     return plans
 
 
@@ -224,8 +224,6 @@ def replay_stages(
     >>> len(result.stages), 0 < result.bubble < 1
     (2, True)
     """
-    from hosim.io import check_tiers
-
     listed = several(plans, "plans", "plans, which hosim.plan_stages makes")
     wrong = next((each for each in listed if not isinstance(each, Plan)), None)
     if wrong is not None:
@@ -250,7 +248,7 @@ def replay_stages(
     compete = None if compete is None else flag(compete, "compete")
     profile = _on_stages([each.graph for each in listed], found)
     for stage, each in enumerate(listed):
-        check_tiers(each, profile, source=f"the plan of stage {stage}")
+        io.check_tiers(each, profile, source=f"the plan of stage {stage}")
     if budget is not None or hardware is not None:
         budgets = [read_budget(budget).of(each.workload, profile)[1] for each in listed]
     else:

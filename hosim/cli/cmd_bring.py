@@ -9,11 +9,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from hosim import io, report
+from hosim import validate as validating
 from hosim.cli.answers import show_answer
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json, write_page
@@ -23,12 +23,7 @@ from hosim.cli.terminal import say
 from hosim.errors import InputError
 from hosim.io.importers import recordings
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared, refuse_others
-from hosim.report import of_studies
-
-if TYPE_CHECKING:
-    from hosim.io.importers.recordings import KinetoTrace
-    from hosim.validate import Calibration, HeldOut, Measurements
-
+from hosim.report import answers, listed, of_studies
 
 _SOURCES = (
     "A workload or its spec, the name of one or of a model, or another tool's file: torch.export "
@@ -61,7 +56,6 @@ _WORKLOAD = declared(
 def import_(given: Given) -> None:
     """Convert a model's graph to a workload file."""
     from hosim.notes import notes
-    from hosim.report.listed import workload_line
 
     source, output, execution_trace = given.source, given.output, given.execution_trace
     sizes = dict(map(_size, given.dim or ()))
@@ -73,7 +67,7 @@ def import_(given: Given) -> None:
         else:
             graph = io.load_named(str(source))
     io.save_workload(graph, output)
-    say(f"wrote {output}: {workload_line(graph)}")
+    say(f"wrote {output}: {listed.workload_line(graph)}")
     for each in notes(graph):
         say(str(each))
 
@@ -88,9 +82,6 @@ def _size(text: str) -> tuple[str, int]:
         )
     return name, int(size)
 
-
-if TYPE_CHECKING:
-    from hosim.io.importers.recordings import KernelTable
 
 _KERNELS = (
     Option(
@@ -118,7 +109,7 @@ _KERNELS = (
 )
 
 
-def _reader(model: str | None) -> Callable[[Path], list[KernelTable]]:
+def _reader(model: str | None) -> Callable[[Path], list[recordings.KernelTable]]:
     """The function that reads a file: a table of kernels, or of the layers of a model."""
     if model is None:
         return lambda source: recordings.read_kernel_tables(source, say)
@@ -192,7 +183,6 @@ def validate(given: Given) -> None:
     and compares hosim's plans with their runs. Several recordings are ranks of one program:
     their collectives wait for each other. --detail prints every figure.
     """
-    from hosim.report.answers import validation_answer
     from hosim.units import parse_share
 
     bound = parse_share(given.max_error) if given.max_error is not None else None
@@ -220,13 +210,11 @@ def validate(given: Given) -> None:
             _schemes(trace, given.json)
             return
         trace /= "trace.json.gz"  # what hosim.record writes
-    from hosim.validate import validate as replayed
-    from hosim.validate import validation_to_dict
     from hosim.validate.replay_verdicts import complaint
 
     with progress(f"replaying {trace}"):
-        validation = replayed(trace, given.device)
-    data = validation_to_dict(validation)
+        validation = validating.validate(trace, given.device)
+    data = validating.validation_to_dict(validation)
     if html is not None:
         write_page(
             html,
@@ -235,27 +223,20 @@ def validate(given: Given) -> None:
             ),
         )
     tables = of_studies.validation
-    show_answer(validation_answer(data), given, lambda: data, lambda: [tables(data)])
+    show_answer(answers.validation_answer(data), given, lambda: data, lambda: [tables(data)])
     if bound is not None and (said := complaint(validation.verdict, bound)):
         say(f"{trace}: {said}")
         raise typer.Exit(1)
 
 
 def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
-    from hosim.validate import (
-        rank_complaint,
-        ranks_to_dict,
-        read_trace,
-        refuse_damage,
-        replay_ranks,
-    )
 
     with progress(f"replaying {len(traces)} ranks"):
-        read = [read_trace(trace) for trace in traces]
+        read = [validating.read_trace(trace) for trace in traces]
         for path, recorded in zip(traces, read, strict=True):
-            refuse_damage(recorded, str(path))
-        ranks = replay_ranks(read)
-    data = ranks_to_dict(ranks)
+            validating.refuse_damage(recorded, str(path))
+        ranks = validating.replay_ranks(read)
+    data = validating.ranks_to_dict(ranks)
     if json:
         print_json(data)
     else:
@@ -263,7 +244,8 @@ def _ranks(traces: list[Path], bound: float | None, json: bool) -> None:
     said = []
     if bound is not None:
         complaints = (
-            (trace, rank_complaint(rank, bound)) for trace, rank in zip(traces, ranks, strict=True)
+            (trace, validating.rank_complaint(rank, bound))
+            for trace, rank in zip(traces, ranks, strict=True)
         )
         said = [f"{trace}: {line}" for trace, line in complaints if line]
     for line in said:
@@ -288,7 +270,6 @@ def _holds(folder: Path) -> str:
 
 def _schemes(folder: Path, json: bool) -> None:
     from hosim.base.files.formats import unexpected
-    from hosim.validate import validate_schemes
 
     expected = "a folder that python -m hosim.gpu has written, with its meta.json"
     if not (folder / "meta.json").is_file():
@@ -296,7 +277,7 @@ def _schemes(folder: Path, json: bool) -> None:
             f"expected {expected}; {_holds(folder)}", source=str(folder)
         )
     with progress(f"replaying {folder}"):
-        data = validate_schemes(folder)
+        data = validating.validate_schemes(folder)
     if json:
         print_json(data)
     else:
@@ -402,14 +383,11 @@ def _fit_kernels(given: Given) -> None:
 def _fit_traces(given: Given) -> None:
     from hosim.base.files import read, write
     from hosim.shipped import find_hardware
-    from hosim.validate import Measurements, calibrated_profile, learned_part, read_measurements
-    from hosim.validate import calibrate as fitted
-    from hosim.validate import hold_out as held
 
     output, hold_out = given.output, given.hold_out
     with progress("reading recordings"):
-        recorded = read_measurements(given.traces)
-        others = read_measurements(given.predict or []).traces
+        recorded = validating.read_measurements(given.traces)
+        others = validating.read_measurements(given.predict or []).traces
     base = _base_of(given, recorded)
     machine = io.load_hardware(find_hardware(base)) if base is not None else None
     for option, asked, lacks in (
@@ -421,11 +399,12 @@ def _fit_traces(given: Given) -> None:
     seen, predictions = recorded, []
     try:
         if hold_out is not None:
-            predictions = [held(trace, hold_out) for trace in recorded.traces]
-            seen = Measurements(
-                tuple(learned_part(trace, hold_out) for trace in recorded.traces), recorded.sweeps
+            predictions = [validating.hold_out(trace, hold_out) for trace in recorded.traces]
+            seen = validating.Measurements(
+                tuple(validating.learned_part(trace, hold_out) for trace in recorded.traces),
+                recorded.sweeps,
             )
-        calibration = fitted(seen, machine)
+        calibration = validating.calibrate(seen, machine)
     except InputError as error:  # of a recording, by its name
         raise InputError(
             error.message,
@@ -435,7 +414,10 @@ def _fit_traces(given: Given) -> None:
     predictions += _predicted(others, seen, calibration, base)
     if output is not None and base is not None:
         name = output.name.removesuffix(".gz").rpartition(".")[0] or output.name
-        write(output, calibrated_profile(calibration, read(find_hardware(base), "hardware"), name))
+        write(
+            output,
+            validating.calibrated_profile(calibration, read(find_hardware(base), "hardware"), name),
+        )
         say(f"wrote {output}")
     data = {**calibration.to_dict(), "held_out": [each.to_dict() for each in predictions]}
     if given.json:
@@ -444,17 +426,16 @@ def _fit_traces(given: Given) -> None:
         console().print(of_studies.calibration(data))
 
 
-def _base_of(given: Given, recorded: Measurements) -> str | None:
+def _base_of(given: Given, recorded: validating.Measurements) -> str | None:
     """The profile that is given, or that of the recorded device; ``None`` where none is known and
     none is to be written.
     """
     from hosim.shipped import find_hardware, hardware
-    from hosim.validate import base_with_figures, likely_base
 
     if given.base is not None:
         return str(given.base)
     try:
-        chosen = likely_base(recorded.device, hardware())
+        chosen = validating.likely_base(recorded.device, hardware())
         say(f"base: {chosen}, the profile of the recorded device")
         return chosen
     except InputError:
@@ -462,7 +443,7 @@ def _base_of(given: Given, recorded: Measurements) -> str | None:
         found = None
         if devices and not recorded.device:
             profiles = (io.load_hardware(find_hardware(name)) for name in hardware())
-            found = base_with_figures(devices[0], profiles)
+            found = validating.base_with_figures(devices[0], profiles)
         if found is None and given.output is not None:
             raise
     if found is not None:
@@ -474,12 +455,14 @@ def _base_of(given: Given, recorded: Measurements) -> str | None:
 
 
 def _predicted(
-    others: Sequence[KinetoTrace], seen: Measurements, calibration: Calibration, base: str | None
-) -> list[HeldOut]:
+    others: Sequence[recordings.KinetoTrace],
+    seen: validating.Measurements,
+    calibration: validating.Calibration,
+    base: str | None,
+) -> list[validating.HeldOut]:
     """Predictions of other recordings. Raises :class:`InputError` without a base."""
     from hosim.base.files import read
     from hosim.shipped import find_hardware
-    from hosim.validate import calibrated_profile, learn_from, modelled, predict_trace
 
     if not others:
         return []
@@ -487,8 +470,11 @@ def _predicted(
         raise InputError(
             "needs a profile of the recorded device: name it with --base", source="--predict"
         )
-    learned = learn_from(seen.traces, calibration.ways)
+    learned = validating.learn_from(seen.traces, calibration.ways)
     profile = io.hardware_from_dict(
-        calibrated_profile(calibration, read(find_hardware(base), "hardware"), base)
+        validating.calibrated_profile(calibration, read(find_hardware(base), "hardware"), base)
     )
-    return [predict_trace(each, learned, modelled(each, calibration, profile)) for each in others]
+    return [
+        validating.predict_trace(each, learned, validating.modelled(each, calibration, profile))
+        for each in others
+    ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from hosim import report
+from hosim import analysis, engine, io, report, study
+from hosim.analysis import remarks
 from hosim.cli.answers import begin_answer, following, print_answer, rows_as_they_end, show_answer
 from hosim.cli.commands import command, is_plain
 from hosim.cli.options import (
@@ -26,23 +27,17 @@ from hosim.cli.progress import progress
 from hosim.cli.terminal import note
 from hosim.errors import HosimError, InfeasibleError, InputError
 from hosim.io.options import OPTIONS, Given, Option, Options, declared, refuse_others
-from hosim.report import answers, of_replays, of_studies
-from hosim.study import searches
+from hosim.report import answers, of_replays, of_studies, printing
+from hosim.study import runs, searches
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import RenderableType
 
-    from hosim.analysis.remarks import NoOffload
     from hosim.cache_plan import Plan
     from hosim.data.draws import Regret
     from hosim.graph import Graph
     from hosim.hardware import Hardware
-    from hosim.report.answers import Answer
     from hosim.result import Result
-    from hosim.study import Mispredictions
-    from hosim.study.runs import Question
 
 
 # -- several machines ------------------------------------------------------------------------------
@@ -57,8 +52,6 @@ FITTING = (
 
 def compare_on_machines(options: Options, given: Given) -> None:
     """Print one table over machines. ``options`` are those of the command."""
-    from hosim.study import compare_machines
-
     names = [name.strip() for name in given.hardware.split(",") if name.strip()]
     if not names:
         raise InputError(
@@ -81,7 +74,7 @@ def compare_on_machines(options: Options, given: Given) -> None:
             for one in asked
         ]
     with progress() as tell:
-        found = compare_machines(asked, tell, enough=given.enough)
+        found = study.compare_machines(asked, tell, enough=given.enough)
     say_notes(found.notes)
     rows, profiles = found.rows, {one.hardware.name: one.hardware for one in asked}
     pairs = found.paired
@@ -185,10 +178,8 @@ def compare_policies(given: Given) -> None:
     if given.json:
         from dataclasses import asdict
 
-        from hosim.io import comparison_to_dict
-
         rows = map(asdict, compared.predictions), compared.advice, map(asdict, compared.regrets)
-        said = {"answer": answer.verdict, **comparison_to_dict(results, *rows)}
+        said = {"answer": answer.verdict, **io.comparison_to_dict(results, *rows)}
         print_json({"format": said.pop("format"), **said})
     else:
         print_answer(answer, given, lambda: _tables(asked, compared), title=False)
@@ -210,60 +201,52 @@ class _Compared:
 
     results: Sequence[Result]
     recorded: Sequence[tuple[Plan, Result]]
-    predictions: Sequence[Mispredictions]
+    predictions: Sequence[study.Mispredictions]
     regrets: Sequence[Regret]
-    advice: NoOffload | None
+    advice: remarks.NoOffload | None
     interrupted: bool
 
 
-def _compared(asked: Sequence[Question], given: Given) -> _Compared:
+def _compared(asked: Sequence[runs.Question], given: Given) -> _Compared:
     """Plan and replay, with the question on stdout at once and rows on stderr as they end."""
-    from hosim.engine import resident_step
-
     graph, machine, budget = asked[0].graph, asked[0].hardware, asked[0].budget_bytes
-    alone = resident_step(graph, machine)
+    alone = engine.resident_step(graph, machine)
     begin_answer(answers.comparison_title(graph.name, machine, budget, alone.peak_bytes), given)
     # the first line waits for none of these
-    from hosim.analysis.remarks import fastest_with_ours, least_in_parts, no_offload
-    from hosim.study import compare, mispredictions, predicts, regret
     from hosim.study.asked import searching
 
-    predictions: list[Mispredictions] = []
+    predictions: list[study.Mispredictions] = []
     regrets: list[Regret] = []
     recorded: list[tuple[Plan, Result]] = []
     row_ended = rows_as_they_end()
 
-    def keep(question: Question, plan: Plan, result: Result) -> None:
+    def keep(question: runs.Question, plan: Plan, result: Result) -> None:
         row_ended(answers.row_line(result))
         if given.html is not None and result.feasible:
             recorded.append((plan, result))
-        if predicts(plan) and result.feasible:
+        if study.predicts(plan) and result.feasible:
             begins(f"{result.policy}: replaying with wrong predictions")
-            row = mispredictions(plan, machine, budget, result.policy)
+            row = study.mispredictions(plan, machine, budget, result.policy)
             predictions.extend([row] if row else [])
-        regrets.extend(regret(question, plan, result, given.regret, begins))
+        regrets.extend(study.regret(question, plan, result, given.regret, begins))
 
     with progress() as tell, searching(asked[0].ends, tell) as (control, begins):
-        results = compare(asked, begins, keep, record=given.html is not None)
+        results = study.compare(asked, begins, keep, record=given.html is not None)
     if control.interrupted and len(results) < len(asked):
         there = {result.policy for result in results}
         missing = [one.choice.label for one in asked if one.choice.label not in there]
         note(f"interrupted: no result of {', '.join(missing)}")
     _say_what_is_pinned(machine, results)
-    moved = fastest_with_ours(results), least_in_parts(results)
-    advice = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget, *moved)
+    moved = remarks.fastest_with_ours(results), remarks.least_in_parts(results)
+    advice = remarks.no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget, *moved)
     return _Compared(results, recorded, predictions, regrets, advice, control.interrupted)
 
 
-def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Answer:
+def _answer(asked: Sequence[runs.Question], compared: _Compared, given: Given) -> answers.Answer:
     """The answer, with what to ask next."""
-    from hosim.analysis import largest_op
-    from hosim.engine import resident_step
-    from hosim.report.answers import comparison_answer, comparison_title
-
     graph, machine = asked[0].graph, asked[0].hardware
-    alone, results = resident_step(graph, machine), compared.results
-    title = comparison_title(graph.name, machine, asked[0].budget_bytes, alone.peak_bytes)
+    alone, results = engine.resident_step(graph, machine), compared.results
+    title = answers.comparison_title(graph.name, machine, asked[0].budget_bytes, alone.peak_bytes)
     best = min(
         [r for r in results if r.makespan_ns is not None],
         key=lambda r: r.makespan_ns or 0,
@@ -278,9 +261,9 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     if best is not None:
         lines += [(line, "less memory") for line in following(given, _OPTIONS, "frontier")]
     chosen = _chosen(asked, given) if is_plain() else ""
-    nothing = "" if best else of_replays.verdict(results, *graph.derived(largest_op))
+    nothing = "" if best else of_replays.verdict(results, *graph.derived(analysis.largest_op))
     enough = "" if given.budget or given.detail else _enough(asked, compared, alone.peak_bytes)
-    answer = comparison_answer(
+    answer = answers.comparison_answer(
         title,
         machine,
         results,
@@ -295,7 +278,7 @@ def _answer(asked: Sequence[Question], compared: _Compared, given: Given) -> Ans
     return replace(answer, notes=(*answer.notes, *([unnamed] if unnamed else [])))
 
 
-def _chosen(asked: Sequence[Question], given: Given) -> str:
+def _chosen(asked: Sequence[runs.Question], given: Given) -> str:
     """The choices for a question that names a workload and a machine alone, with the option
     that changes each.
     """
@@ -322,13 +305,12 @@ def _phase(graph: Graph) -> str:
     return str(recipe.get("phase", usual))
 
 
-def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int) -> str:
+def _enough(asked: Sequence[runs.Question], compared: _Compared, resident_bytes: int) -> str:
     """The memory that is enough, by the planner if it is compared and everything fits."""
-    from hosim.analysis.remarks import OURS
     from hosim.units import human_size
 
     results = {result.policy: result for result in compared.results}
-    ours = [one for one in asked if one.choice.label.partition(":")[0] == OURS]
+    ours = [one for one in asked if one.choice.label.partition(":")[0] == remarks.OURS]
     fits = compared.advice is not None and compared.advice.reason == "fits"
     if not fits or not ours or compared.interrupted or ours[0].choice.label not in results:
         return ""
@@ -345,16 +327,15 @@ def _enough(asked: Sequence[Question], compared: _Compared, resident_bytes: int)
     return answers.cheapest_sentence(found.budget_bytes, found.slowdown, below)
 
 
-def _tables(asked: Sequence[Question], compared: _Compared) -> Iterator[RenderableType]:
+def _tables(asked: Sequence[runs.Question], compared: _Compared) -> Iterator[RenderableType]:
     """Every table of the comparison."""
-    from hosim.engine import resident_step
-    from hosim.report.printing import paragraph
-
     graph, machine, results = asked[0].graph, asked[0].hardware, compared.results
     if compared.advice is not None:
         said = answers.no_offload_sentence(compared.advice, asked[0].budget_bytes)
-        yield paragraph(said, style="bold", space=True)
-    yield of_replays.comparison(graph, machine, resident_step(graph, machine).breakdown, results)
+        yield printing.paragraph(said, style="bold", space=True)
+    yield of_replays.comparison(
+        graph, machine, engine.resident_step(graph, machine).breakdown, results
+    )
     if machine.devices > 1:
         yield of_replays.devices(results, machine)
     if compared.predictions:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import typer
 
+from hosim import gate, io
 from hosim.cli.answers import print_answer
 from hosim.cli.commands import command
-from hosim.cli.options import console, print_json
+from hosim.cli.options import console, print_json, write_page
 from hosim.cli.progress import progress
 from hosim.cli.terminal import say, say_to_service
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
@@ -79,35 +80,28 @@ def check(given: Given) -> None:
     code 1 for a regression or a missing baseline, 2 if a case cannot be read (the others are
     judged), 3 if one does not fit.
     """
-    from hosim import gate
     from hosim.base.files import write_bytes
-    from hosim.gate import CaseError, errors_in_one, find_suite, kept_in
-    from hosim.gate import check as checked
     from hosim.gate.verdicts import ERROR, exit_code
-    from hosim.io import to_json
 
     count = runs.processes(given.jobs)
-    suite = find_suite(given.config)
+    suite = gate.find_suite(given.config)
     with progress() as tell:
-        verdicts = checked(
+        verdicts = gate.check(
             suite,
             given.cases or (),
             jobs=count,
-            kept=None if given.no_cache else kept_in(),
+            kept=None if given.no_cache else gate.kept_in(),
             tell=tell,
             against=given.against,
         )
     if given.junit is not None:
         write_bytes(given.junit, gate.junit(verdicts, given.strict).encode())
     if given.sarif is not None:
-        write_bytes(given.sarif, (to_json(gate.sarif(verdicts, given.strict)) + "\n").encode())
+        write_bytes(given.sarif, (io.to_json(gate.sarif(verdicts, given.strict)) + "\n").encode())
     if given.summary is not None:
         write_bytes(given.summary, gate.markdown(verdicts, given.strict).encode())
     if given.html is not None:
-        from hosim.cli.options import write_page
-        from hosim.gate import check_page
-
-        write_page(given.html, check_page(verdicts, given.strict))
+        write_page(given.html, gate.check_page(verdicts, given.strict))
     if given.github:
         for line in gate.github(verdicts, given.strict):
             say_to_service(line)
@@ -116,15 +110,13 @@ def check(given: Given) -> None:
             with Path(step).open("a", encoding="utf-8") as stream:
                 stream.write(gate.markdown(verdicts, given.strict))
     if given.json:
-        typer.echo(to_json(gate.to_dict(verdicts, given.strict)))
+        typer.echo(io.to_json(gate.to_dict(verdicts, given.strict)))
     else:
-        from hosim import gate
-
         console().print(
             gate.verdicts(verdicts, given.strict), crop=False
         )  # a line of an explanation may be longer than the terminal is wide
-    if errors := [CaseError(v.case, v.note) for v in verdicts if v.verdict == ERROR]:
-        raise errors_in_one(errors)
+    if errors := [gate.CaseError(v.case, v.note) for v in verdicts if v.verdict == ERROR]:
+        raise gate.errors_in_one(errors)
     raise typer.Exit(exit_code(verdicts, given.strict))
 
 
@@ -162,10 +154,9 @@ def show_baseline(given: Given) -> None:
     --detail shows all.
     """
     from hosim.errors import InputError
-    from hosim.gate import baseline, find_suite, known_baseline
 
-    suite = find_suite(given.config)
-    known = known_baseline(suite, given.case)
+    suite = gate.find_suite(given.config)
+    known = gate.known_baseline(suite, given.case)
     if known is None:
         suite.named([given.case])
         raise InputError(
@@ -185,23 +176,21 @@ def show_baseline(given: Given) -> None:
             }
         )
     else:
-        answer, tables = baseline(record)
+        answer, tables = gate.baseline(record)
         print_answer(answer, given, lambda: [tables])
 
 
 def _write(given: Given, only_new: bool) -> None:
-    from hosim.gate import find_suite, kept_in
-    from hosim.gate import write as written
 
     count = runs.processes(given.jobs)
-    suite = find_suite(given.config)
+    suite = gate.find_suite(given.config)
     with progress() as tell:
-        changed = written(
+        changed = gate.write(
             suite,
             given.cases or (),
             only_new=only_new,
             jobs=count,
-            kept=None if given.no_cache else kept_in(),
+            kept=None if given.no_cache else gate.kept_in(),
             tell=tell,
         )
     for path in changed:
@@ -241,7 +230,6 @@ def init_ci(given: Given) -> None:
     The workflow compares a pull request with its base and keeps one comment up to date. Files that
     are there stay as they are.
     """
-    from hosim.gate import find_suite
     from hosim.gate.ci import begin_cases, ci_files, installed_from, root_of, write_ci_files
 
     requirement = given.install or installed_from()
@@ -249,7 +237,7 @@ def init_ci(given: Given) -> None:
     if given.entry is not None:
         config = begin_cases(config, given.entry, given.hardware)
         say(f"wrote {config}")
-    suite = find_suite(config)
+    suite = gate.find_suite(config)
     root = root_of(suite.source)
     files = ci_files(suite, root, requirement, "{}.{}".format(*sys.version_info))
     written, hook = write_ci_files(files, root)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from hosim import api, gate, io
+from hosim.base import files
 from hosim.cli.answers import print_answer, show_answer
 from hosim.cli.commands import NAMES, command
 from hosim.cli.options import console, graph_of, hardware_of, print_json
@@ -87,7 +89,6 @@ def notebooks(given: Given) -> None:
     It never overwrites a file that differs: move such a file away first.
     """
     from hosim import shipped
-    from hosim.base.files import write_bytes
     from hosim.errors import InputError
 
     folder = given.folder
@@ -102,7 +103,7 @@ def notebooks(given: Given) -> None:
         raise InputError("expected a folder, found a file", source=str(folder))
     folder.mkdir(parents=True, exist_ok=True)
     for path, copy in copies.items():
-        write_bytes(copy, path.read_bytes())
+        files.write_bytes(copy, path.read_bytes())
     count = sum(copy.suffix == ".ipynb" for copy in copies.values())
     say(
         f"wrote {count} notebooks to {folder}; jupyter lab "
@@ -114,14 +115,12 @@ def notebooks(given: Given) -> None:
 def doctor(given: Given) -> None:
     """Show what is installed, and what is missing for what."""
     from hosim import shipped
-    from hosim.gate import kept_in
-    from hosim.report.listed import installation, installation_table
 
-    found = installation(kept_in(), len(shipped.workloads()), len(shipped.hardware()))
+    found = listed.installation(gate.kept_in(), len(shipped.workloads()), len(shipped.hardware()))
     if given.json:
         print_json(found)
     else:
-        console().print(installation_table(found))
+        console().print(listed.installation_table(found))
 
 
 workload_app = typer.Typer(help="List the shipped workloads, or show one.", no_args_is_help=True)
@@ -214,12 +213,14 @@ _PROFILE = replace(
 def list_hardware(given: Given) -> None:
     """List the shipped hardware profiles."""
     from hosim import shipped
-    from hosim.io import hardware_to_dict
 
     profiles = [hardware_of(name) for name in shipped.hardware()]
     asked_on = (("hosim hardware list --detail", "compute, memory and links of each"),)
     answer = listed.machines_in_short(profiles, shipped.ALIASES, asked_on)
-    data = {"hardware": [hardware_to_dict(each) for each in profiles], "aliases": shipped.ALIASES}
+    data = {
+        "hardware": [io.hardware_to_dict(each) for each in profiles],
+        "aliases": shipped.ALIASES,
+    }
     show_answer(answer, given, lambda: data, lambda: [listed.machines(profiles, shipped.ALIASES)])
 
 
@@ -230,10 +231,8 @@ def show_hardware(given: Given) -> None:
 
     --detail shows all.
     """
-    from hosim.io import hardware_to_dict
-
     profile = hardware_of(given.hardware)
-    data = hardware_to_dict(profile)
+    data = io.hardware_to_dict(profile)
     show_answer(
         listed.machine_in_short(profile), given, lambda: data, lambda: [listed.machine(profile)]
     )
@@ -308,18 +307,15 @@ def show_runtime(given: Given) -> None:
 @command(*declared("log base output detail json", *_FITTED))
 def fit_runtime(given: Given) -> None:
     """Fit a runtime to lines of your own logs."""
-    from hosim.api import runtime_fit
-    from hosim.base.files import write
-
     output = given.output
     name = "mine" if output is None else output.name.removesuffix(".gz").rpartition(".")[0]
     with progress("replaying runs"):
-        found = runtime_fit(given.log, given.base, name)
+        found = api.runtime_fit(given.log, given.base, name)
     for warning in found.warnings:
         warn(warning)
     data = runtimes.runtime_to_dict(found.runtime)
     if output is not None:
-        write(output, data)
+        files.write(output, data)
         say(f"wrote {output}")
     fitted = found.runtime, data, found.left, found.moved
     said = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from hosim import io
+from hosim import api, engine, gate, io, report, study
 from hosim.base.collector import no_collection
 from hosim.cli.commands import command
 from hosim.cli.options import console, print_json, questions_of, say_notes
@@ -20,10 +20,9 @@ from hosim.cli.targets import DATA
 from hosim.cli.terminal import note, say
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import OPTIONS, Given, Option, declared
+from hosim.report import answers, listed
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from hosim.cache_plan import Plan
     from hosim.graph import Graph
     from hosim.hardware import Hardware
@@ -74,13 +73,11 @@ def plan(given: Given) -> None:
     figures. --within, --time, --work and Ctrl-C end the search; the plan records the work done.
     Exit code 3 if the policy finds no plan, or the plan to explain does not fit.
     """
-    from hosim.engine import replay
-
     output, explain = given.output, given.explain
     (asked,) = questions_of(given)
     machine, budget_bytes = asked.hardware, asked.budget_bytes
     made, interrupted = _made(asked)
-    replayed = replay(made, machine, budget_bytes)
+    replayed = engine.replay(made, machine, budget_bytes)
     say_notes(replayed.notes)
     _say_whether_to(asked.graph, machine, budget_bytes, replayed, made.policy)
     if output is not None:
@@ -96,7 +93,6 @@ def plan(given: Given) -> None:
 
 def _made(asked: Question) -> tuple[Plan, bool]:
     """The plan, and whether Ctrl-C has ended its search."""
-    from hosim.study import plan_against_reserved, reserved_line
     from hosim.study.asked import searching
     from hosim.study.runs import check, make_plan
 
@@ -107,8 +103,8 @@ def _made(asked: Question) -> tuple[Plan, bool]:
                 made = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
             check(made, asked.hardware, asked.budget_bytes)
             return made, control.interrupted
-        found = plan_against_reserved(asked)
-    note(reserved_line(found))
+        found = study.plan_against_reserved(asked)
+    note(study.reserved_line(found))
     return found.plan, False
 
 
@@ -117,34 +113,32 @@ def _say_whether_to(
 ) -> None:
     """A note where offloading gains nothing."""
     from hosim.analysis.remarks import NO_RIVALS, fastest_with_ours, least_in_parts, no_offload
-    from hosim.engine import resident_step
-    from hosim.report.answers import no_offload_sentence
 
     results = [replayed] if policy in NO_RIVALS else []
-    alone = resident_step(graph, machine)
+    alone = engine.resident_step(graph, machine)
     moved = fastest_with_ours(results), least_in_parts(results)
     answer = no_offload(graph, alone.makespan_ns, alone.peak_bytes, budget_bytes, *moved)
     if answer is not None:
-        note(no_offload_sentence(answer, budget_bytes))
+        note(answers.no_offload_sentence(answer, budget_bytes))
 
 
 def _answer(asked: Question, replayed: Result) -> None:
     """Print whether the plan fits, and how long its step takes."""
-    from hosim.engine import resident_step
-    from hosim.report.answers import answered, comparison_answer, comparison_title
-
     graph, machine = asked.graph, asked.hardware
-    alone = resident_step(graph, machine)
-    title = comparison_title(graph.name, machine, asked.budget_bytes, alone.peak_bytes)
+    alone = engine.resident_step(graph, machine)
+    title = answers.comparison_title(graph.name, machine, asked.budget_bytes, alone.peak_bytes)
     console().print(
-        answered(comparison_answer(title, machine, [replace(replayed, ideal_ns=alone.makespan_ns)]))
+        answers.answered(
+            answers.comparison_answer(
+                title, machine, [replace(replayed, ideal_ns=alone.makespan_ns)]
+            )
+        )
     )
 
 
 def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> None:
     """Write the plan, and say what it has."""
     from hosim.cache_plan import counted_cache_ops
-    from hosim.engine import with_slack
     from hosim.plain_text import counted
 
     said = (
@@ -159,7 +153,7 @@ def _write(made: Plan, machine: Hardware, budget_bytes: int, output: Path) -> No
     )
     said += f"; search: {made.search.work:,} of work" if made.search is not None else ""
     made_for = machine, budget_bytes
-    io.save_plan(replace(with_slack(made, *made_for), made_for=made_for), output)
+    io.save_plan(replace(engine.with_slack(made, *made_for), made_for=made_for), output)
     say(f"wrote {output}: {counted_cache_ops(made)}{said}")
 
 
@@ -170,21 +164,20 @@ def _explain(
     it is 0.
     """
     from hosim.planner.hyperoffload.explanations import explain as explained
-    from hosim.report import chosen_processors, explanation, summary, to_dict
 
     if made.processors and not json:
-        console().print(chosen_processors(made, machine))
+        console().print(report.chosen_processors(made, machine))
     if made.processors and made.graph.elsewhere and not json:
         note("plans are explained only if all ops run on the device")
         return
     with progress(f"{label}: explaining"):
         why = explained(made, machine, budget_bytes)
     if json:
-        print_json(to_dict(why, top or None))
+        print_json(report.to_dict(why, top or None))
     elif top is None:
-        console().print(summary(why))
+        console().print(report.summary(why))
     else:
-        console().print(explanation(why, top or None))
+        console().print(report.explanation(why, top or None))
 
 
 _ENTRY = re.compile(r"(?P<module>[\w./-]+\.py|[A-Za-z_][\w.]*):(?P<function>[A-Za-z_]\w*)")
@@ -212,18 +205,16 @@ def fits(given: Given) -> None:
     asked = dict(vars(given))
     text, hardware, as_json = asked.pop("workload"), asked.pop("hardware"), asked.pop("json")
     with progress(f"reading {text}") as tell, no_collection():
-        from hosim.api import fit_question
         from hosim.data.seen_peaks import DOES_NOT_FIT
-        from hosim.report.listed import memory_fit, memory_fit_to_dict
         from hosim.study.searches import memory_fit as fitted
 
-        question = fit_question(_entry(text) or text, hardware, asked)
+        question = api.fit_question(_entry(text) or text, hardware, asked)
         found = fitted(question, tell)
     say_notes(question.notes)
     if as_json:
-        print_json(memory_fit_to_dict(found))
+        print_json(listed.memory_fit_to_dict(found))
     else:
-        console().print(memory_fit(found), crop=False)
+        console().print(listed.memory_fit(found), crop=False)
     if found.verdict == DOES_NOT_FIT:
         raise typer.Exit(InfeasibleError.exit_code)
 
@@ -235,11 +226,10 @@ def _entry(text: str) -> Graph | None:
     found = _ENTRY.fullmatch(text)
     if found is None or io.names_model(text):
         return None
-    from hosim.gate import graph_of_entry
 
     module = Path(found["module"])
     if module.suffix != ".py":
-        return graph_of_entry(text, ".")
+        return gate.graph_of_entry(text, ".")
     if not module.is_file():
         raise InputError("no such file", source=str(module))
-    return graph_of_entry(f"{module.stem}:{found['function']}", str(module.parent))
+    return gate.graph_of_entry(f"{module.stem}:{found['function']}", str(module.parent))

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hosim import io, study
+from hosim import api, engine, io, study
+from hosim.base import files
 from hosim.base.groups import grouped
 from hosim.cli.answers import print_answer, show_answer, study_title
 from hosim.cli.commands import command
@@ -32,7 +33,7 @@ from hosim.cli.progress import progress
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option, declared
-from hosim.report import answers, of_studies
+from hosim.report import answers, drawn, of_studies, timelines
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from hosim.cache_plan import Plan
     from hosim.hardware import Hardware
     from hosim.result import Result
-    from hosim.study import Side
     from hosim.study.runs import Question
 
 
@@ -91,7 +91,6 @@ def replay(given: Given) -> None:
     """
     from hosim.analysis.remarks import changed_line, check_made_for
     from hosim.analysis.verifying import verify
-    from hosim.engine import resident_step
     from hosim.io.certificates import check_certifiable, to_certificate
     from hosim.study.asked import check_pinning
     from hosim.study.runs import replay
@@ -125,12 +124,10 @@ def replay(given: Given) -> None:
             record=recorded,
         )
         check_pinning(machine, [result])
-        result = replace(result, ideal_ns=resident_step(graph, machine).makespan_ns)
+        result = replace(result, ideal_ns=engine.resident_step(graph, machine).makespan_ns)
     _export(given, loaded, machine, result)
     if certificate is not None and result.feasible:
-        from hosim.base.files import write
-
-        write(certificate, to_certificate(loaded, machine, result, repeats=not findings))
+        files.write(certificate, to_certificate(loaded, machine, result, repeats=not findings))
         say(f"wrote {certificate}")
     elif certificate is not None:
         warn(f"no {certificate}: a plan that does not fit has no certificate")
@@ -144,18 +141,15 @@ def replay(given: Given) -> None:
 
 def _export(given: Given, loaded: Plan, machine: Hardware, result: Result) -> None:
     """Write the picture, the trace and the memory history that are asked for."""
-    from hosim.base.files import write, write_bytes
     from hosim.report import timelines
 
     if given.plot is not None:
-        from hosim.report.drawn import replay_figure
-
-        write_picture(given.plot, replay_figure(loaded.graph, machine, result))
+        write_picture(given.plot, drawn.replay_figure(loaded.graph, machine, result))
     if given.trace is not None:
-        write(given.trace, timelines.trace(loaded, machine, result))
+        files.write(given.trace, timelines.trace(loaded, machine, result))
         say(f"wrote {given.trace}")
     if given.memory_viz is not None:
-        write_bytes(
+        files.write_bytes(
             given.memory_viz,
             timelines.to_pickle(timelines.memory_viz(loaded, machine, result, given.allocator)),
         )
@@ -164,14 +158,12 @@ def _export(given: Given, loaded: Plan, machine: Hardware, result: Result) -> No
 
 def _show(given: Given, asked: Question, plan: Plan, result: Result) -> None:
     """Write the page, and print the answer, or the tables behind it."""
-    from hosim.engine import resident_step
     from hosim.report import of_replays
-    from hosim.report.answers import comparison_answer, comparison_title
 
     graph, machine = asked.graph, asked.hardware
-    alone = resident_step(graph, machine)
-    title = comparison_title(graph.name, machine, asked.budget_bytes, alone.peak_bytes)
-    answer = comparison_answer(title, machine, [result])
+    alone = engine.resident_step(graph, machine)
+    title = answers.comparison_title(graph.name, machine, asked.budget_bytes, alone.peak_bytes)
+    answer = answers.comparison_answer(title, machine, [result])
     shown = [of_replays.replay(graph, machine, alone.breakdown, result)]
     if machine.devices > 1:
         shown.append(of_replays.devices([result], machine))
@@ -221,8 +213,6 @@ def blame(given: Given) -> None:
     """
     from dataclasses import asdict
 
-    from hosim.study import blame as blamed
-
     memory, bandwidth = study.steps_of(given.more_memory, given.more_bandwidth)
     question = question_of(given)
     made = None
@@ -230,7 +220,7 @@ def blame(given: Given) -> None:
         made = io.load_plan(given.plan, question.graph)
         io.check_tiers(made, question.hardware, source=str(given.plan))
     with progress() as tell:
-        found = blamed(question, made, memory, bandwidth, tell)
+        found = study.blame(question, made, memory, bandwidth, tell)
     say_notes(found.result.notes)
     longest = sorted(found.stalls, key=lambda stall: -stall.stall_ns)
     prices = study.lines(found.prices)
@@ -314,7 +304,6 @@ def diff(given: Given) -> None:
     draws both replays on one axis of time.
     """
     from hosim.devices_of_graph import on_devices
-    from hosim.study import diff as differ
 
     a, b = given.a, given.b
     graph = None if given.workload is None else graph_of(given.workload)
@@ -326,7 +315,7 @@ def diff(given: Given) -> None:
     check_drawn(given)
     with progress(f"{a} and {b}"):
         sides = [study.side_of(text, graph, machine, budget_bytes) for text in (a, b)]
-        found = differ(*sides)
+        found = study.diff(*sides)
     if given.plot is not None:
         _draw(given.plot, sides, machine)
     say_notes(found.notes)
@@ -349,12 +338,10 @@ def diff(given: Given) -> None:
     show_answer(answer, given, lambda: data, tables)
 
 
-def _draw(path: Path, sides: Sequence[Side], machine: Hardware | None) -> None:
+def _draw(path: Path, sides: Sequence[study.Side], machine: Hardware | None) -> None:
     """Write the picture of both replays. Raises :class:`InputError` where one has no timeline."""
-    from hosim.report.drawn import Shown, side_by_side_figure
-
     shown = [
-        Shown(side.label, side.plan, side.result)
+        drawn.Shown(side.label, side.plan, side.result)
         for side in sides
         if side.plan is not None and side.result is not None and side.result.timeline is not None
     ]
@@ -363,7 +350,7 @@ def _draw(path: Path, sides: Sequence[Side], machine: Hardware | None) -> None:
             "--plot draws two plans or policies that are replayed: name a workload and a machine",
             source="diff",
         )
-    write_picture(path, side_by_side_figure(shown, machine))
+    write_picture(path, drawn.side_by_side_figure(shown, machine))
 
 
 _ROBUSTNESS_OPTIONS = declared(
@@ -382,10 +369,8 @@ def robustness(given: Given) -> None:
     op and transfer times, the same ones for all policies; with --order, under N orders of the ops
     as well. --detail prints every percentile. Exit code 3 if nothing fits on nominal times.
     """
-    from hosim.engine import resident_step
     from hosim.notes import notes
     from hosim.report.drawn.studies import spread_figure
-    from hosim.study import robustness as drawn
 
     check_drawn(given)
     asked = questions_of(given)
@@ -394,9 +379,9 @@ def robustness(given: Given) -> None:
     say_notes(notes(graph, machine))
     title = study_title(f"{given.runs} runs with varied times", asked[0], policy=False)
     with progress() as tell:
-        frame = drawn(asked, given.runs, tell, order)
+        frame = study.robustness(asked, given.runs, tell, order)
         figures, failed = study.percentiles(frame), study.failures(frame)
-        alone_ns = resident_step(graph, machine).makespan_ns
+        alone_ns = engine.resident_step(graph, machine).makespan_ns
     report = of_studies.to_dict(
         figures, failed, graph, machine, budget_bytes, jitter, alone_ns, order
     )
@@ -435,19 +420,15 @@ def pipeline(given: Given) -> None:
     waits. The machine has one device for each stage. --detail prints every figure.
     Exit code 3 if a stage does not fit.
     """
-    from hosim.api import plan_stages, replay_stages
     from hosim.plain_text import counted
 
     workloads, trace = given.workloads, given.trace
     check_trace(trace)
     with progress(f"{given.policy}: planning and replaying stages"):
-        plans = plan_stages(workloads, given.hardware, given.policy, given.budget)
-        result = replay_stages(plans, record=trace is not None)
+        plans = api.plan_stages(workloads, given.hardware, given.policy, given.budget)
+        result = api.replay_stages(plans, record=trace is not None)
     if trace is not None:
-        from hosim.base.files import write
-        from hosim.report.timelines import trace_of_stages
-
-        write(trace, trace_of_stages(plans, result))
+        files.write(trace, timelines.trace_of_stages(plans, result))
         say(f"wrote {trace}")
     title = f"{', '.join(workloads)} on {result.whole.hardware}: {counted(len(plans), 'stage')}"
     answer = answers.stages_answer(title, result, hardware_of(given.hardware).device_tier)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hosim import api, study
+from hosim import api, report, study
 from hosim.cli.answers import show_answer, study_title
 from hosim.cli.commands import command
 from hosim.cli.options import (
@@ -23,7 +23,7 @@ from hosim.cli.terminal import say, warn
 from hosim.errors import InputError
 from hosim.io.options import OPTIONS, Given, Option, declared
 from hosim.report import answers, of_studies
-from hosim.study import asked, searches
+from hosim.study import asked, runs, searches
 
 _SWEEP = declared(
     "workload hardware vary points policy budget output jobs scheduler devices no_recompute "
@@ -55,14 +55,13 @@ def sweep(given: Given) -> None:
     3 if none fits.
     """
     from hosim.plain_text import counted
-    from hosim.study.runs import cluster, pool
 
     vary, points, output, scheduler = given.vary, given.points, given.output, given.scheduler
     listed = asked.read_vary(vary) if vary else asked.read_points(str(points))
     check_drawn(given)
     question = question_of(given)
     title = study_title("sweep", question)
-    runner = cluster(scheduler) if scheduler else pool(given.jobs)
+    runner = runs.cluster(scheduler) if scheduler else runs.pool(given.jobs)
     say_notes(list(study.capped(question, listed)))
     there = 0, len(listed)
     try:
@@ -236,8 +235,6 @@ def atlas(given: Given) -> None:
     A row for each, and each length of context: how much of the card's memory a decoded token needs, how long it takes, and what
     it takes with weights or experts in the memory of the host. --html writes one static page.
     """
-    from hosim.report import atlas_page, atlas_table
-    from hosim.study import atlas as cells
     from hosim.version import __version__
 
     models, cards = _listed(given.models or _MODELS, "models"), _listed(given.hardware, "hardware")
@@ -248,13 +245,15 @@ def atlas(given: Given) -> None:
         )
     with progress() as tell:
         contexts = [int(length) for length in lengths]
-        rows = [one.row for one in cells(models, [hardware_of(c) for c in cards], contexts, tell)]
+        rows = [
+            one.row for one in study.atlas(models, [hardware_of(c) for c in cards], contexts, tell)
+        ]
     if given.html is not None:
-        write_page(given.html, atlas_page(rows, __version__))
+        write_page(given.html, report.atlas_page(rows, __version__))
     if given.json:
         print_json({"format": "hosim.atlas/1", "rows": rows})
     else:
-        console().print(atlas_table(rows))
+        console().print(report.atlas_table(rows))
         if len(rows) > 1:
             say("--html FILE writes all of it, with a filter")
 

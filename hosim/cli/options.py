@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hosim import io
+from hosim import api, engine, io
+from hosim.base import files
 from hosim.base.collector import no_collection
 from hosim.cli.progress import progress
 from hosim.cli.terminal import note, notes, say
@@ -58,9 +59,7 @@ def questions_of(given: Given, machines: Sequence[str] | None = None) -> list[Qu
     policies = asked.pop("policies", [asked.pop("policy", OPTIONS["policy"].default)])
     budget = asked.pop("budget", None)
     with progress(f"reading {workload}"), no_collection():
-        from hosim.api import questions
-
-        found = questions(workload, machines or [hardware], policies, budget, **asked)
+        found = api.questions(workload, machines or [hardware], policies, budget, **asked)
     if machines is None:
         say_budget(budget, found[0].graph, found[0].hardware)
     return found
@@ -68,10 +67,9 @@ def questions_of(given: Given, machines: Sequence[str] | None = None) -> list[Qu
 
 def say_budget(budget: str | None, graph: Graph, hardware: Hardware) -> int:
     """The bytes of a budget that may be used, with a note on stderr if the device has less."""
-    from hosim.engine import read_budget
     from hosim.units import human_size
 
-    wanted, allowed = read_budget(budget).of(graph, hardware)
+    wanted, allowed = engine.read_budget(budget).of(graph, hardware)
     if wanted > allowed:
         note(f"using {human_size(allowed)}, all that the device has")
     return allowed
@@ -101,17 +99,13 @@ def check_trace(path: Path | None) -> None:
 
 def write_picture(path: Path, figure: Figure) -> None:
     """Write a figure to a file in the format that its name ends in, with a note on stderr."""
-    from hosim.base.files import write_bytes
-
-    write_bytes(path, drawn.image(figure, drawn.image_kind(path)))
+    files.write_bytes(path, drawn.image(figure, drawn.image_kind(path)))
     say(f"wrote {path}")
 
 
 def write_page(path: Path, text: str) -> None:
     """Write a page to a file, with a note on stderr."""
-    from hosim.base.files import write_bytes
-
-    write_bytes(path, text.encode())
+    files.write_bytes(path, text.encode())
     say(f"wrote {path}")
 
 

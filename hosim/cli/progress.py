@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Timer
 
-from hosim import study
+from hosim import api, study
 from hosim.cli.terminal import NORMAL, QUIET, amount, say
 from hosim.plain_text import printable
 
@@ -101,9 +101,8 @@ def _status(first: str) -> Iterator[Callable[[str], None]]:
 @contextmanager
 def _log(first: str, begin: float) -> Iterator[Callable[[str], None]]:
     doing = [first]
-    from hosim.api import repeated  # here: help imports the commands alone
 
-    with repeated(lambda: say(_line(time.monotonic() - begin, doing[-1])), EVERY_S):
+    with api.repeated(lambda: say(_line(time.monotonic() - begin, doing[-1])), EVERY_S):
         yield doing.append
 
 

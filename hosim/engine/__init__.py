@@ -8,8 +8,6 @@ judges changed ones for the planner. What it does not cover, timelines and alloc
 to the reference.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -14,10 +14,7 @@ order instead: :mod:`hosim.engine.program_account` counts that.
   memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Protocol
 
 from hosim.data.allocator_blocks import MIN_BLOCK
 from hosim.engine.allocators import AllocatorStats, CachingAllocator
@@ -188,67 +185,6 @@ def _live_at_peak(lowers: Sequence[int], uppers: Sequence[int], sizes: Sequence[
     return [k for k in range(peak + 1) if k < len(sizes) and uppers[k] > peak]
 
 
-class Arena(Protocol):
-    """An account of the device tier, as a replay calls it. Tensors and ops are positions in the
-    graph; sizes are the graph's.
-    """
-
-    name: str
-
-    def take(self, t: int) -> bool:
-        """Allocate a tensor; False if there is no place for it now, and then nothing has
-        changed.
-        """
-
-    def begin_op(self, i: int, outputs: Sequence[int]) -> bool:
-        """Allocate the ``outputs`` of op ``i`` that are not there yet, and its workspace; False if
-        not all of them find a place.
-        """
-
-    def end_op(self, i: int) -> None:
-        """Release the workspace of op ``i``."""
-
-    def drop(self, t: int) -> None:
-        """Release a tensor."""
-
-    def stage(self, t: int, size: int) -> bool:
-        """Allocate ``size`` bytes of a tensor that passes through on a route; False if there is no
-        place.
-        """
-
-    def unstage(self, t: int, size: int) -> None:
-        """Release such bytes, those that have been there longest."""
-
-    def state(self) -> AllocatorState:
-        """Return the state of the memory held now."""
-
-    def failure(self) -> str | None:
-        """At the end of the replay: why it does not fit after all, or None."""
-
-    def figures(self, failed: bool) -> AllocatorFigures:
-        """The figures of the replay; ``failed`` says that it ended out of memory, now."""
-
-
-def make_arena(
-    allocator: str, graph: Graph, stream_of: Sequence[int], capacity_bytes: int
-) -> Arena | None:
-    """The arena of an allocator of :data:`ALLOCATORS` for one replay; None for ``ledger``. Raises
-    :class:`InputError` for another name.
-
-    ``stream_of`` is the stream of each op. A tensor's blocks are its first user's stream's, whoever
-    fills them.
-    """
-    if allocator == LEDGER:
-        return None
-    if allocator == STATIC:
-        return PlannedArena(graph, capacity_bytes)
-    if allocator in (CACHING, EXPANDABLE):
-        return CachingArena(graph, stream_of, capacity_bytes, expandable=allocator == EXPANDABLE)
-    raise InputError(
-        f"no allocator {allocator!r} (allocators: {', '.join(ALLOCATORS)})", source="allocator"
-    )
-
-
 def streams_of_tensors(graph: Graph, stream_of: Sequence[int]) -> list[int]:
     """The stream of each tensor's first user, which its blocks belong to; 0 for a tensor without
     users.
@@ -278,16 +214,21 @@ class CachingArena:
 
     def take(self, t: int) -> bool:
         """Allocate a tensor; False if there is no place for it now."""
+        address = self._place_for(t, self._sizes[t])
+        if address is not None:
+            self._where[t] = address
+        return address is not None
+
+    def _place_for(self, t: int, size: int) -> int | None:
+        """The address of so many bytes for a tensor; asked again only when something has been
+        released, as it is in vain until then.
+        """
         if self._refused.get(t) == self._releases:
-            return False
-        address = self._allocator.try_malloc(self._sizes[t], self._stream_of_tensor[t])
+            return None
+        address = self._allocator.try_malloc(size, self._stream_of_tensor[t])
         if address is None:
-            self._refused[t] = (
-                self._releases
-            )  # until something is released, asking again is in vain
-            return False
-        self._where[t] = address
-        return True
+            self._refused[t] = self._releases
+        return address
 
     def begin_op(self, i: int, outputs: Sequence[int]) -> bool:
         """Allocate outputs in the op's order, then its workspace: all of them or none."""
@@ -319,15 +260,11 @@ class CachingArena:
         self._allocator.free(self._where.pop(t))
 
     def stage(self, t: int, size: int) -> bool:
-        """Allocate bytes that pass through; asked again only when something has been released."""
-        if self._refused.get(t) == self._releases:
-            return False
-        address = self._allocator.try_malloc(size, self._stream_of_tensor[t])
-        if address is None:
-            self._refused[t] = self._releases
-            return False
-        self._staged.setdefault((t, size), []).append(address)
-        return True
+        """Allocate bytes that pass through."""
+        address = self._place_for(t, size)
+        if address is not None:
+            self._staged.setdefault((t, size), []).append(address)
+        return address is not None
 
     def unstage(self, t: int, size: int) -> None:
         """Release bytes that have passed through."""
@@ -347,6 +284,32 @@ class CachingArena:
         return caching_figures(
             self.name, IN_TIME, self._allocator.stats, self.state() if failed else None
         )
+
+
+Arena = PlannedArena | CachingArena
+"""An account of the device tier, as a replay calls it. Tensors and ops are positions in the graph;
+sizes are the graph's.
+"""
+
+
+def make_arena(
+    allocator: str, graph: Graph, stream_of: Sequence[int], capacity_bytes: int
+) -> Arena | None:
+    """The arena of an allocator of :data:`ALLOCATORS` for one replay; None for ``ledger``. Raises
+    :class:`InputError` for another name.
+
+    ``stream_of`` is the stream of each op. A tensor's blocks are its first user's stream's, whoever
+    fills them.
+    """
+    if allocator == LEDGER:
+        return None
+    if allocator == STATIC:
+        return PlannedArena(graph, capacity_bytes)
+    if allocator in (CACHING, EXPANDABLE):
+        return CachingArena(graph, stream_of, capacity_bytes, expandable=allocator == EXPANDABLE)
+    raise InputError(
+        f"no allocator {allocator!r} (allocators: {', '.join(ALLOCATORS)})", source="allocator"
+    )
 
 
 def caching_figures(

@@ -1,7 +1,5 @@
 """A budget as people write it: bytes, a size, or a share of the peak with everything resident."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from fractions import Fraction

@@ -8,8 +8,6 @@ ops and copies that ended last in its one replay (:mod:`hosim.analysis.slack.ste
 long as the draw says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any

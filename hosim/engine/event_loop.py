@@ -1,7 +1,5 @@
 """The form of the event loop that runs: the compiled extension, or its source interpreted."""
 
-from __future__ import annotations
-
 from hosim.engine import compiled_loop, loop, loop_graph
 from hosim.engine.cells import COMPILED
 

@@ -8,8 +8,6 @@ that volumes are exact in integers. The work of an op is in parts of a nanosecon
 number an op.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import lcm, prod

@@ -2,8 +2,6 @@
 channels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from itertools import permutations

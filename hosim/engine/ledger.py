@@ -4,8 +4,6 @@ Bytes by kind are one integer, a *composition*, with :data:`COMPOSITION_BITS` bi
 compositions add up in one operation, and keeping one costs no copy.
 """
 
-from __future__ import annotations
-
 from hosim.graph import KINDS
 from hosim.result import WORKSPACE
 

@@ -16,8 +16,6 @@ time says. What a route stages in the device tier on its way between two others 
 memory is short the host waits for all of them, as PyTorch does before it gives up.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from itertools import accumulate

@@ -2,8 +2,6 @@
 and the rates of all that can flow there.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise, product
 from typing import Any

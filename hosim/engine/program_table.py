@@ -6,8 +6,6 @@ op waits for and where tensors are at time 0; nothing else. What the loop does n
 :class:`~hosim.engine.flow_table.UncoveredError` here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

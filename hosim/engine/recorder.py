@@ -1,29 +1,20 @@
 """The record of a replay's events, for tests, plots and traces, kept only when asked for."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from hosim.graph import Graph
-from hosim.hardware import Hardware
+from hosim.hardware import Channel, Hardware
 from hosim.processors import tier_of
 from hosim.result import Residency, Stall, Timeline
 from hosim.result import Transfer as TransferRecord
 
 
-class RecordedChannel(Protocol):
-    """A channel."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-
 class Moved(Protocol):
-    """A transfer on one channel, in nanoseconds and bytes; ``sequence`` is its place in the order
-    of issue.
+    """A transfer of a ``tensor`` on one channel, in nanoseconds and bytes; ``sequence`` is its
+    place in the order of issue.
     """
 
+    tensor: int
     sequence: float
     size: int
     issue_ns: int
@@ -36,11 +27,7 @@ class Moved(Protocol):
         """The place of its cache op in the plan."""
 
     @property
-    def tensor(self) -> int:
-        """Return the tensor that moves."""
-
-    @property
-    def channel(self) -> RecordedChannel:
+    def channel(self) -> Channel:
         """Return the channel that it crosses."""
 
 

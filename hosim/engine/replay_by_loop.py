@@ -4,8 +4,6 @@ It covers one device, or one that stands for all; static plans, runtime policies
 processors, collectives, jitter. What raises :class:`UncoveredError` here the reference replays.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import compress

@@ -1,7 +1,5 @@
 """The step with everything resident: what budgets are shares of, and what slowdowns are against."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

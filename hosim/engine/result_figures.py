@@ -1,7 +1,5 @@
 """The figures of a result (docs/formats.md), read off the devices once a replay is over."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

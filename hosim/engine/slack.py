@@ -1,7 +1,5 @@
 """The slack of a plan's copies, from its replay: for its file, and for what explains it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

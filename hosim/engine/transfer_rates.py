@@ -6,8 +6,6 @@ no whole number of bytes per second is a fraction. While all devices of a machin
 has its part of what they share.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosim.errors import InputError
 from hosim.extensions import added
@@ -21,9 +21,6 @@ from hosim.io import gate_files
 from hosim.io.options import OPTIONS, check_together
 from hosim.limits import within
 from hosim.plain_text import written
-
-if TYPE_CHECKING:
-    from hosim.io.gate_files import MatrixModel
 
 FILES = ("hosim.toml", "pyproject.toml")
 """The files that may list cases, in the order in which they are looked for."""
@@ -243,7 +240,7 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
 
 
 def combinations(
-    name: str, given: MatrixModel, folder: str, tolerances: Mapping[str, Tolerance]
+    name: str, given: gate_files.MatrixModel, folder: str, tolerances: Mapping[str, Tolerance]
 ) -> list[Case]:
     """The cases of a matrix, by workload, machine, policy and budget as listed. Raises
     :class:`ValueError` for repetitions.

@@ -13,7 +13,7 @@ from hosim.analysis import canonical, digest, graph_fingerprint, plan_fingerprin
 from hosim.analysis.costmodel import op_durations
 from hosim.analysis.remarks import check_made_for
 from hosim.analysis.verifying import verify
-from hosim.base.files import parse, to_text
+from hosim.base.files import formats, parse, to_text
 from hosim.base.groups import grouped, summed
 from hosim.cache_plan import AT_START, DETACH, Plan
 from hosim.data.versions import VERSIONS
@@ -242,13 +242,12 @@ def _source(case: Case) -> str:
 def asked_of(case: Case) -> dict[str, str]:
     """The question of a case; where its workload is a recipe, with what that says."""
     from hosim.base.files import read
-    from hosim.base.files.formats import read_source
 
     asked = case.asked()
     if case.workload is None or io.names_model(text := case.beside(case.workload)):
         return asked
     path = find_workload(text)
-    if is_shipped(path) or path.is_dir() or read_source(path).hosim_kind != "spec":
+    if is_shipped(path) or path.is_dir() or formats.read_source(path).hosim_kind != "spec":
         return asked
     said = {
         key: value

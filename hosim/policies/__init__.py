@@ -10,8 +10,6 @@ They are attributes of this package too, for functions that take policies as obj
 hosim's own are in :mod:`hosim.policies.own`, a family a file.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from hosim.lazy_names import lazy_names

@@ -2,8 +2,6 @@
 imports no planner.
 """
 
-from __future__ import annotations
-
 from hosim.policies.computed_elsewhere import ComputedElsewhere
 from hosim.policies.policy import Parameter, Policy
 from hosim.policies.rules_of_thumb import (

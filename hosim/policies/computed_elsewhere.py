@@ -6,8 +6,6 @@ a policy plans for a workload whose builder was told, and tells it itself where 
 that a builder made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

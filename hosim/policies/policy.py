@@ -2,8 +2,6 @@
 plans.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import math

@@ -2,8 +2,6 @@
 :mod:`hosim.policies.catalogue`.
 """
 
-from __future__ import annotations
-
 from hosim.policies.policy import Parameter, Policy
 
 _PREFETCH_DISTANCE = Parameter(

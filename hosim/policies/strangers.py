@@ -2,8 +2,6 @@
 the policy and the line in its file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path

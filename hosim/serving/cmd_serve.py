@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from hosim import serving
 from hosim.cli.answers import following, print_answer
 from hosim.cli.commands import command
 from hosim.cli.options import (
@@ -24,13 +25,9 @@ from hosim.cli.progress import bar, progress
 from hosim.cli.terminal import note, say, warn
 from hosim.errors import InfeasibleError, InputError
 from hosim.io.options import OPTIONS, REQUIRED, Given, Option
-from hosim.serving import api, report
+from hosim.serving import api, report, requests
 from hosim.serving.serve_options import SERVE, of_serving, serving_options
 from hosim.study import rows_of_answers
-
-if TYPE_CHECKING:
-    from hosim.serving import MeasuredRequests, Served
-
 
 _SERVE_OPTIONS = serving_options(
     "model hardware requests tensor expert set blocks block_tokens token_budget max_sequences "
@@ -51,33 +48,23 @@ def serve(given: Given) -> None:
     --measured compares the latencies with a real server's. --detail prints every figure.
     """
     from hosim.plain_text import counted
-    from hosim.serving import (
-        as_served,
-        beside_measured,
-        beyond,
-        check_measured,
-        latency_limits,
-        read_measured_requests,
-        statistic_limits,
-    )
-    from hosim.serving.requests import asked_requests
 
     check_drawn(given)
-    limits = None if given.limit is None else latency_limits(given.limit)
-    wanted = {} if given.within is None else statistic_limits(given.within)
+    limits = None if given.limit is None else serving.latency_limits(given.limit)
+    wanted = {} if given.within is None else serving.statistic_limits(given.within)
     parameters = _parameters_of(given)
     options = {one.name: getattr(given, one.name) for one in SERVE if hasattr(given, one.name)}
-    listed = asked_requests(given.requests)
+    listed = requests.asked_requests(given.requests)
     real = (
         None
         if given.measured is None
-        else as_served(read_measured_requests(given.measured), listed)
+        else serving.as_served(serving.read_measured_requests(given.measured), listed)
     )
     skipped = given.fit_first or 0
     if real is not None:
-        check_measured(listed.requests, real, skipped)
+        serving.check_measured(listed.requests, real, skipped)
 
-    def run(overhead: int | str) -> Served:
+    def run(overhead: int | str) -> serving.Served:
         return api.serve(parameters, given.hardware, listed, **{**options, "overhead": overhead})
 
     with progress(f"serving {counted(len(listed.requests), 'request')}"):
@@ -85,12 +72,12 @@ def serve(given: Given) -> None:
         result = run(overhead)
     data = result.summary()
     if real is not None:
-        data["measured"] = {"skipped": skipped, **beside_measured(result, real, skipped)}
+        data["measured"] = {"skipped": skipped, **serving.beside_measured(result, real, skipped)}
     if limits is not None:
         data["goodput"] = result.goodput(limits)
     data |= _in_draws(result)
     _tell(given, result, data)
-    if lines := beyond(data, wanted):
+    if lines := serving.beyond(data, wanted):
         warn(f"beyond the limits: {', '.join(lines)}")
         raise typer.Exit(1)
 
@@ -115,25 +102,23 @@ def _parameters_of(given: Given) -> dict[str, Any]:
     return parameters
 
 
-def _fitted(run: Callable[[int], Served], real: MeasuredRequests, first: int) -> int:
+def _fitted(
+    run: Callable[[int], serving.Served], real: serving.MeasuredRequests, first: int
+) -> int:
     """The overhead of an iteration that explains the first measured requests."""
-    from hosim.serving import fitted_overhead_ns, overhead_warning
-
-    fitted = fitted_overhead_ns(run, real, first)
-    if (no_host := overhead_warning(fitted)) is not None:
+    fitted = serving.fitted_overhead_ns(run, real, first)
+    if (no_host := serving.overhead_warning(fitted)) is not None:
         warn(no_host)
     return fitted
 
 
-def _in_draws(result: Served) -> dict[str, Any]:
+def _in_draws(result: serving.Served) -> dict[str, Any]:
     """The intervals of figures, as ``draws``, if something is uncertain."""
-    from hosim.serving import MANY_ITERATIONS
-
     if result.again is None:
         return {}
-    if len(result.samples) > MANY_ITERATIONS:
+    if len(result.samples) > serving.MANY_ITERATIONS:
         note(
-            f"no intervals: more than {MANY_ITERATIONS:,} iterations (Python: "
+            f"no intervals: more than {serving.MANY_ITERATIONS:,} iterations (Python: "
             "hosim.serve(...).intervals())"
         )
         return {}
@@ -141,7 +126,7 @@ def _in_draws(result: Served) -> dict[str, Any]:
         return {"draws": result.intervals()}
 
 
-def _tell(given: Given, result: Served, data: dict[str, Any]) -> None:
+def _tell(given: Given, result: serving.Served, data: dict[str, Any]) -> None:
     """Write the files that are asked for, and print the answer."""
     growth = report.queue_growth(result)
     table = report.serving(data)

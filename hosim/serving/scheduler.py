@@ -26,7 +26,7 @@ from fractions import Fraction
 from itertools import islice, takewhile
 from typing import Generic, TypeVar
 
-from hosim.serving.blocks import Awaited, BlockPool, Reach, TieredPool
+from hosim.serving.blocks import Awaited, BlockPool, Reach, TieredPool, when_over
 from hosim.serving.engine_sequence import EngineSequence, HandedOver, Thinned
 from hosim.serving.requests import Request
 
@@ -468,16 +468,8 @@ class Scheduler:
     def _time_load(self, sequence: EngineSequence) -> None:
         """Note how long a sequence waits for its blocks."""
         assert self._tiers is not None
-        clock, since, left = self._tiers.copies, self._tiers.copies.now_ns, len(sequence.loads)
-
-        def over() -> None:
-            nonlocal left
-            left -= 1
-            if left == 0:
-                self.load_waits_ns.append(clock.now_ns - since)
-
-        for load in sequence.loads:
-            load.then(over)
+        clock, since = self._tiers.copies, self._tiers.copies.now_ns
+        when_over(sequence.loads, lambda: self.load_waits_ns.append(clock.now_ns - since))
 
     def _extend(self, sequence: EngineSequence, new: int) -> None:
         """Take blocks for so many tokens more, which are computed."""

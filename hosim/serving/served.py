@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from hosim.base.files import unknown_name
 from hosim.base.nearest_rank import rank
 from hosim.data.draws import FEW_DRAWS, ends
 from hosim.errors import InputError, UnitError
+from hosim.io.options import check_known
 from hosim.plain_text import counted, shown
 from hosim.serving.blocks import HandOvers, KvFigures
 from hosim.serving.requests import Request
@@ -91,8 +91,7 @@ def _read(
     )
     limits: dict[str, int] = {}
     for name, value in ((str(name).strip(), value) for name, value in pairs):
-        if name not in known:
-            raise InputError(unknown_name("latency", name, known), source=source)
+        check_known("latency", name, known, source)
         if name in limits:
             raise InputError("is given twice; keep one", source=source, where=name)
         limits[name] = _nanoseconds(name, value, source)

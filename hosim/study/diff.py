@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from hosim import engine
+from hosim import engine, io
 from hosim.analysis import canonical
 from hosim.base.groups import grouped, summed
 from hosim.base.in_cells import InCells
@@ -362,7 +362,6 @@ def _loaded(
 ) -> Side:
     from hosim.base.files import content
     from hosim.base.files.formats import unexpected
-    from hosim.io import check_tiers, load_plan, result_from_dict
 
     try:
         data = content(path)
@@ -370,7 +369,7 @@ def _loaded(
         raise unexpected(path, "a plan or a result of hosim", ours=False) or error from None
     kind = data.get("format") if isinstance(data, dict) else None
     if isinstance(kind, str) and kind.startswith("hosim.result/"):
-        return Side(path, result=result_from_dict(data, path), device_tier=tier)
+        return Side(path, result=io.result_from_dict(data, path), device_tier=tier)
     if not isinstance(kind, str) or not kind.startswith("hosim.plan/"):
         got = InputError(
             f"expected a plan or a result of hosim, got {kind or 'another file'}", source=path
@@ -378,9 +377,9 @@ def _loaded(
         raise (None if kind else unexpected(path, "a plan or a result of hosim", ours=False)) or got
     if graph is None:
         raise InputError("name the workload that the plan is for (--workload)", source=path)
-    plan = load_plan(path, graph)
+    plan = io.load_plan(path, graph)
     if hardware is not None:
-        check_tiers(plan, hardware, source=path)
+        io.check_tiers(plan, hardware, source=path)
     return _planned(path, plan, hardware, budget_bytes, tier)
 
 

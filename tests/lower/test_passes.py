@@ -2,6 +2,7 @@
 and another order of the ops.
 """
 
+import copy
 import operator
 from functools import cache
 
@@ -21,16 +22,15 @@ from hosim.edits import Edits  # noqa: E402
 from hosim.errors import InputError, PlanError  # noqa: E402
 from hosim.graph import Graph  # noqa: E402
 from hosim.hardware import Channel, Compute, Hardware, Tier  # noqa: E402
+from hosim.io.importers import detach, prefetch, store  # noqa: E402
 from hosim.io.importers.torch_programs import import_exported, import_plan, load  # noqa: E402
 from hosim.on_torch.lower import (  # noqa: E402
     Barrier,
     Executor,
     barriers,
     capture,
-    exported_with,
     insert,
     is_cache_node,
-    number_of,
     read,
 )
 from hosim.on_torch.lower.devices import CpuDevice  # noqa: E402
@@ -118,6 +118,21 @@ def same(ours, theirs):
     return len(ours) == len(theirs) and all(
         torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)
     )
+
+
+def number_of(node):
+    """The position in the plan of a node's cache op; none of any other node."""
+    return int(node.args[-1]) if node.target in (prefetch, store, detach) else None
+
+
+def exported_with(program, module):
+    """``program`` with the graph of ``module``, which came from its own."""
+    signature = copy.deepcopy(program.graph_signature)
+    outputs = module.graph.output_node().args[0]
+    for spec, value in zip(signature.output_specs, outputs, strict=True):
+        if isinstance(value, torch.fx.Node):
+            spec.arg.name = value.name
+    return program._update(module, signature)
 
 
 def cache_nodes(graph):

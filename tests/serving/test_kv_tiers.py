@@ -474,3 +474,21 @@ def test_pinned_blocks_go_last():
     rules.queued(0, ["first", "second"])
     ranks = [rules.rank(*asked, 0) for asked in (("second", 8), ("second", 9), ("first", 1))]
     assert ranks == sorted(ranks)
+
+
+def test_a_small_copy_takes_what_its_channel_gives_it():
+    """By hand: the curve gives 100 bytes half a byte a nanosecond, so that two copies, one after the
+    other, end at 200 and 400 ns. It says that 200 bytes take 200 ns; 400 bytes take 400.
+    """
+    plain = toy_machine()
+    h2d = replace(plain.channels[0], curve=((100, GB // 2), (200, GB)))
+    machine = replace(plain, channels=(h2d, *plain.channels[1:]))
+    ends = []
+    for size, count in ((100, 2), (400, 1)):
+        clock = SteppedClock()
+        copies = BlockCopies(EngineChannels(clock, machine), size)
+        for _ in range(count):
+            copies.copy("ddr", "hbm", 1).then(lambda now=clock: ends.append(now.now))
+        clock.run()
+        assert copies.channels[0].contention_ns == 0
+    assert ends == [200, 400, 400]

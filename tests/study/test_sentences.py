@@ -105,18 +105,18 @@ def test_which_budgets_a_frontier_probes(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_a_fit_says() -> None:
-    fits = Probe(2, 4, True, "", replace(result(100, 1234), ideal_ns=1000))
-    slow = Probe(3, 8, False, "takes 2.000 times as long", replace(result(100, 1000), ideal_ns=500))
-    over = Probe(4, 16, False, "does not fit", result(100, None))
+    fits = Probe(4, True, "", 2, replace(result(100, 1234), ideal_ns=1000))
+    slow = Probe(8, False, "takes 2.000 times as long", 3, replace(result(100, 1000), ideal_ns=500))
+    over = Probe(16, False, "does not fit", 4, result(100, None))
     found = Fit(
-        QUESTION,
         "largest",
         Axis(("a", "b"), (1, 2, 4, 8, 16)),
-        1.5,
         [fits, slow, over],
         fits,
         slow,
         ["a contradiction"],
+        QUESTION,
+        1.5,
     )
     assert (found.value, found.exact, fits.slowdown, slow.slowdown, over.slowdown) == (
         4,

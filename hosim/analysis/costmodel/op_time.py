@@ -18,14 +18,17 @@ from math import ceil
 from hosim.analysis.costmodel.origins import GUESS, MEASURED
 from hosim.analysis.costmodel.peaks import efficiency_for, peak_for, peak_listed
 from hosim.analysis.costmodel.runtime_times import durations_under
-from hosim.analysis.costmodel.transfers import bytes_per_s_over_links, sent_bytes
+from hosim.analysis.costmodel.transfers import (
+    NS_PER_S,
+    bytes_per_s_over_links,
+    sent_bytes,
+    transfer_ns,
+)
 from hosim.errors import HardwareError
 from hosim.graph import Graph, Op
 from hosim.hardware import Compute, Hardware
 from hosim.processors import compute_of
 from hosim.units import LARGEST
-
-_NS_PER_S = 10**9
 
 _WIDE = ("fp32", "fp64")
 """Dtypes in which no kernel of attention was measured."""
@@ -65,7 +68,7 @@ def _durations(graph: Graph, hardware: Hardware) -> tuple[int, ...]:
     for i, size in sent.items():
         if over_links is not None and ops.codes[i] in guessed:
             durations[i] = max(
-                durations[i], _launched_ns(ops[i], -(-size * _NS_PER_S // over_links), hardware)
+                durations[i], _launched_ns(ops[i], transfer_ns(size, over_links), hardware)
             )
     return (
         tuple(durations)
@@ -89,7 +92,7 @@ def _launched_ns(op: Op, busy: int, hardware: Hardware) -> int:
 def _busy_ns(op: Op, hardware: Hardware) -> int:
     """Nanoseconds of an op on the device by the roofline, without its launch."""
     efficiency = efficiency_for(hardware.compute, op.kind, op.dtype)
-    scale, share = _NS_PER_S * efficiency.denominator, efficiency.numerator
+    scale, share = NS_PER_S * efficiency.denominator, efficiency.numerator
     busy = -(-op.bytes_accessed * scale // (hardware.device.bandwidth_bytes_per_s * share))
     return (
         max(busy, -(-_computed(op) * scale // (_peak(op, hardware) * share))) if op.flops else busy
@@ -121,7 +124,7 @@ def _elsewhere_ns(op: Op, hardware: Hardware) -> int:
         hardware.fair_share.tiers[hardware.tier_index[op.processor]],
     )
     efficiency = efficiency_for(compute, op.kind, op.dtype)
-    busy = ceil(Fraction(op.bytes_accessed * _NS_PER_S, tier.bandwidth_bytes_per_s) / efficiency)
+    busy = ceil(Fraction(op.bytes_accessed * NS_PER_S, tier.bandwidth_bytes_per_s) / efficiency)
     if op.flops:
         peak = peak_listed(compute.peak_flops, op.dtype)
         if peak is None:
@@ -131,7 +134,7 @@ def _elsewhere_ns(op: Op, hardware: Hardware) -> int:
                 compute,
                 f"tiers.{tier.name}.compute.peak",
             )
-        busy = max(busy, ceil(Fraction(op.flops * _NS_PER_S, peak) / efficiency))
+        busy = max(busy, ceil(Fraction(op.flops * NS_PER_S, peak) / efficiency))
     if busy > LARGEST:
         raise HardwareError(
             f"op {op.name!r} would take more than 2^63-1 ns (292 years) at an efficiency of "

@@ -5,8 +5,6 @@ No plan does better than the best plan of that, whatever processors it chooses: 
 its producers alone, and whatever it uses takes no room and never moves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ the way is a true one, so that the search may end at any time; it ends after a n
 that depends on the size of the program, never by a clock.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from heapq import heappop, heappush

@@ -2,8 +2,6 @@
 within its budget.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hosim.analysis.liveness import homes_below

@@ -7,8 +7,6 @@ the *pressure points*, what does not fit lies elsewhere, and its bytes cross the
 after, or both. The derivation is in docs/lower-bound.md.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

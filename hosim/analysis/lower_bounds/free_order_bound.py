@@ -8,8 +8,6 @@ to wait for, one at a time on its stream; what is read and is not in the device 
 in; and what the step writes of it goes back (docs/contract.md, rule 2).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence

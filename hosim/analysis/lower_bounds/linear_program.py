@@ -7,8 +7,6 @@ objective less the multiplied rows over the box of the variables is a lower boun
 multipliers came about (Neumaier and Shcherbina, Mathematical Programming 99, 2004).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from math import ceil
 from typing import Any

@@ -6,8 +6,6 @@ that long together. Latencies and what small or pageable transfers reach count o
 fabrics, and memories where copies share their bandwidth, count bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -7,8 +7,6 @@ each plan gives the variables values that satisfy every row, and its makespan is
 objective, so that the least value is a lower bound on them all.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -21,8 +21,6 @@ own. In short:
 Sizes are bytes; streams and addresses are integers. Nothing here knows of time, nor of the engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 
 from hosim.data.allocator_blocks import MIN_BLOCK

@@ -2,8 +2,6 @@
 published constants).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from hosim.data.allocator_blocks import MIN_BLOCK

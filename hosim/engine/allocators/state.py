@@ -2,8 +2,6 @@
 that segments come from.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

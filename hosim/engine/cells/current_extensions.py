@@ -1,7 +1,5 @@
 """Compiled extensions: whether one is there, and was compiled from the files that are there."""
 
-from __future__ import annotations
-
 import sys
 from hashlib import sha256
 from pathlib import Path

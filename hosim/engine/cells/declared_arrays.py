@@ -5,8 +5,6 @@ Tables make the arrays (:mod:`hosim.engine.cells.made_arrays`), the interpreted 
 name, and ``hatch_build.py`` declares them in the extension.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, TypeAlias
 
 Int: TypeAlias = int

@@ -2,8 +2,6 @@
 lists, or memory views where it is compiled.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import prod

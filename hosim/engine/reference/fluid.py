@@ -2,8 +2,6 @@
 (docs/contract.md, rules 6, 13, 19, 22).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from fractions import Fraction

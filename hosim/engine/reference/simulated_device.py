@@ -2,8 +2,6 @@
 (docs/contract.md, rules 0, 1, 4, 8, 16, 19, 21).
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ an instant (rule 0).
 Start here to read how a replay works. Nothing is taken for speed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
 

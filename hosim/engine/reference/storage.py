@@ -2,8 +2,6 @@
 (docs/contract.md, rules 4, 9, 11, 14, 17).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from hosim.analysis.costmodel.transfers import pin_ns

@@ -2,8 +2,6 @@
 (docs/contract.md, 1, 2, 5, 8, 20).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 
@@ -13,11 +13,7 @@ from hosim.errors import InputError
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import require_torch
 from hosim.io.options import keywords
-from hosim.on_torch.lower import OFFLOADING, offload
-
-if TYPE_CHECKING:
-    from hosim.on_torch.lower import OffloadedStep
-
+from hosim.on_torch.lower import OFFLOADING, OffloadedStep, offload
 
 try:
     from transformers import TrainerCallback

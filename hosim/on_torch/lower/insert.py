@@ -403,15 +403,6 @@ def _barriers(lowered: Lowered) -> Iterator[Barrier]:
 
 is_cache_node = importers.is_cache_node
 
-_NUMBERED = (importers.prefetch, importers.store, importers.detach)
-
-
-def number_of(node: Node) -> int | None:
-    """The position in the plan of a node's cache op; ``None`` for every other node, including
-    ``ready`` and ``initial``.
-    """
-    return int(node.args[-1]) if node.op == "call_function" and node.target in _NUMBERED else None
-
 
 def _add(graph: Graph, cache_op: CacheOp, number: int, x: Node) -> Node:
     """Insert the node of a cache op on the storage of ``x`` at the graph's insertion point."""

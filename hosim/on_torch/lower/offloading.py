@@ -25,6 +25,7 @@ from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io.importers.torch_programs import require_torch
 from hosim.io.options import OPTIONS, Given, Option, keywords
+from hosim.on_torch.lower import devices
 from hosim.planner.schedule import late_prefetches
 from hosim.result import IN_PROGRAM_ORDER, Result
 from hosim.units import human_size
@@ -182,7 +183,6 @@ def offload(
     """
     require_torch()
     from hosim.on_torch.lower.compiled import uncompiled
-    from hosim.on_torch.lower.devices import require_contents
     from hosim.on_torch.lower.eager_check import require_eagers_bits
     from hosim.on_torch.lower.exported_call import arguments
     from hosim.on_torch.lower.guard import require_free
@@ -191,7 +191,7 @@ def offload(
     asked = Given(**options)
     model, compiled = uncompiled(model)
     require_free(model)
-    require_contents(model, asked.loader)
+    devices.require_contents(model, asked.loader)
     machine = profile_of(hardware)
     title = asked.name or type(unwrapped(model)).__name__
     runs_on = machine_of(model, asked.device, machine, asked.directories or {})
@@ -241,11 +241,10 @@ def _captured(
     compiled: CompiledModel | None,
 ) -> Captured:
     """A model's call, or with an optimizer its training step, as a program."""
-    from hosim.on_torch.lower.devices import loader_of
     from hosim.on_torch.lower.exported_call import inference
     from hosim.on_torch.lower.offloaded_step import training
 
-    load = None if asked.loader is None else loader_of(asked.loader)
+    load = None if asked.loader is None else devices.loader_of(asked.loader)
     with in_cell() as tell:
         tell(f"tracing {title}")
         captured: Captured = (
@@ -305,10 +304,10 @@ def machine_of(
     """
     import torch
 
-    from hosim.on_torch.lower.devices import CpuDevice, CudaDevice, named_tensors
-
     if device is None:
-        kinds = {tensor.device.type: tensor.device for tensor in named_tensors(model).values()}
+        kinds = {
+            tensor.device.type: tensor.device for tensor in devices.named_tensors(model).values()
+        }
         device = kinds.get(
             "cuda", torch.device("cuda" if "meta" in kinds and torch.cuda.is_available() else "cpu")
         )
@@ -322,9 +321,9 @@ def machine_of(
     if not isinstance(device, torch.device):
         return cast("Device", device)
     if device.type == "cuda":
-        return CudaDevice(hardware, directories=directories, index=device.index)
+        return devices.CudaDevice(hardware, directories=directories, index=device.index)
     if device.type == "cpu":
-        return CpuDevice(hardware, directories=directories)
+        return devices.CpuDevice(hardware, directories=directories)
     raise InputError(f"plans run on GPUs and CPUs, not on {device}", source="device")
 
 

@@ -6,12 +6,10 @@ sources. So no view is made of a storage that is elsewhere at that moment, and n
 storage alive longer than its last step does.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -19,10 +17,7 @@ from torch.fx import Node
 from hosim.cache_plan import DETACH, Plan
 from hosim.data.allocator_blocks import in_blocks
 from hosim.errors import InputError
-
-if TYPE_CHECKING:
-    from hosim.on_torch.lower.insert import Lowered
-
+from hosim.on_torch.lower.insert import Lowered
 
 # -- levels
 # --------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ run beside it. Random numbers are drawn in the listed order.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.fx import Node
@@ -24,6 +24,7 @@ from hosim.analysis.verifying import verify
 from hosim.cache_plan import DETACH, CacheOp
 from hosim.errors import ExecutionError, InputError, illegal_plan
 from hosim.hardware import Hardware
+from hosim.on_torch.lower.insert import Lowered
 from hosim.on_torch.lower.order import last_needs, levels, order_of, resident_bytes
 from hosim.on_torch.lower.replicas import ExchangesUnderWay
 from hosim.on_torch.lower.segments import Recorder, Segments
@@ -43,9 +44,6 @@ from hosim.on_torch.lower.tiers import (
     timeline_of,
 )
 from hosim.result import Timeline
-
-if TYPE_CHECKING:
-    from hosim.on_torch.lower.insert import Lowered
 
 
 class Executor:

@@ -15,23 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 import torch
 from torch.fx import Node
 
 from hosim.cache_plan import DETACH, Plan, begin_segments
-from hosim.on_torch.lower.devices import same_view
+from hosim.on_torch.lower.devices import CudaGraphs, same_view
 from hosim.on_torch.lower.insert import Lowered, insert
 from hosim.on_torch.lower.op_schema import looks
 from hosim.on_torch.lower.order import StepOrder, last_needs, levels, order_of, resident_bytes
 from hosim.on_torch.lower.step_values import StepValues
 from hosim.on_torch.lower.tiers import Device, in_one_line
 from hosim.on_torch.lower.torch_program import TorchProgram
-
-if TYPE_CHECKING:
-    from hosim.on_torch.lower.devices import CudaGraphs
 
 NOT_RECORDED = "graphs are not asked for, the device has none, or the program has not run twice"
 

@@ -5,17 +5,14 @@ A step's call makes the views that it needs from kept values, which costs the ho
 each argument and not a walk of the graph.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-if TYPE_CHECKING:
-    from hosim.on_torch.lower.insert import Lowered
+from hosim.on_torch.lower.insert import Lowered
 
 
 class StepValues:

@@ -6,7 +6,6 @@ are inlined. If a functional program returns a new value of a buffer, a node of 
 into the buffer. A node that computes is the op of the same name.
 """
 
-import copy
 import operator
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -221,26 +220,3 @@ def lift_constants(module: GraphModule) -> dict[str, torch.Tensor]:
         node.replace_all_uses_with(last)
         module.graph.erase_node(node)
     return constants
-
-
-def exported_with(program: ExportedProgram, module: GraphModule) -> ExportedProgram:
-    """``program`` with the graph of ``module``, which came from its own by :func:`flattened` and
-    passes after it.
-
-    ``torch.export.save`` writes it, and
-    :func:`hosim.io.importers.torch_programs.torch_export.import_plan` reads the plan in it. Raises
-    :class:`InputError` for a functional program that updates buffers or inputs: its signature
-    refers to results that the graph no longer has.
-    """
-    specs = program.graph_signature.output_specs
-    if any(torch_programs.updated(program, spec) is not None for spec in specs):
-        raise InputError(
-            "a functional program that updates its buffers or inputs cannot be written with cache "
-            "nodes; export it again"
-        )
-    outputs = module.graph.output_node().args[0]
-    signature = copy.deepcopy(program.graph_signature)
-    for spec, value in zip(signature.output_specs, outputs, strict=True):
-        if isinstance(value, Node):
-            spec.arg.name = value.name
-    return program._update(module, signature)

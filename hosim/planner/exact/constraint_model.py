@@ -22,8 +22,6 @@ constraints of :mod:`hosim.planner.exact.redundant_constraints`, added next, mak
 provable.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ that cover no op and no wait at which memory could run out, and moving contents 
 any more. Shares no code with the planner's own passes, so that it can judge them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

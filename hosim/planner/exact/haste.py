@@ -16,8 +16,6 @@ copies nothing to where it already is, so the optimum of the model with any numb
 a lower bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -10,8 +10,6 @@ the engine (:mod:`hosim.planner.exact.haste`) is left out, as what waits for the
 are left out would break it.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace

@@ -14,8 +14,6 @@ times into sums that a linear relaxation understands:
   that the first one, or an op between them, wrote and that is absent, or gone and back, by then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -14,8 +14,6 @@ at home in the device tier start wherever the plan likes, all others at home. Wi
 that holds everything, leaving twice or storing twice gains nothing.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from dataclasses import dataclass, replace
 from itertools import pairwise

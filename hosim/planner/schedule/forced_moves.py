@@ -8,8 +8,6 @@ it is written anew, and at the end lies where it lay at the start (rule 2). What
 device use is left to the policies (:mod:`hosim.planner.schedule.forced_moves`).
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

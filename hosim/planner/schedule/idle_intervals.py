@@ -5,8 +5,6 @@ number of ops behind the last. The account is in the plan's order, as the publis
 it: a tensor that is away from its release to its prefetch is held by none of the ops between.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np

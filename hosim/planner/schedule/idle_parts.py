@@ -2,8 +2,6 @@
 device tier to begin with.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from hosim.analysis import homes_below, static_peak

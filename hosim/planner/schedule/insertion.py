@@ -12,8 +12,6 @@ streams (:mod:`hosim.analysis.happens_before`), and an absence that has none is 
 stays.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -5,8 +5,6 @@ A prefetch that is issued early waits for its channel or for room. That costs no
 in program order (docs/contract.md, rule 10) its bytes count from where it is issued.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ from what its ops do (:mod:`hosim.analysis.canonical`), and the plan is then tol
 of the workload as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 

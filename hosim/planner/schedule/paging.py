@@ -16,8 +16,6 @@ The policy keeps its own account of where each tensor will be once every cache o
 taken effect: the engine's view shows only what is there now.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

@@ -6,8 +6,6 @@ each as large as what the op that fetches most fetches; a fetched tensor holds i
 until it is dropped.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

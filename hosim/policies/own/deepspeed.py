@@ -18,8 +18,6 @@ optimizer on the device for the last buckets; casts on the device, for which gra
 parameters cross the link in fp32; undone updates.
 """
 
-from __future__ import annotations
-
 from hosim.analysis import homes_below
 from hosim.cache_plan import Plan
 from hosim.engine import verdict

@@ -28,8 +28,6 @@ the step's start or end: then all of them start below, and come up in reserved s
 first uses.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple

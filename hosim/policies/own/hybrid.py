@@ -13,8 +13,6 @@ control flow: static scheduling for the fixed backbone, runtime scheduling for d
 graph without routing has nothing dynamic: its plan is ``hyperoffload``'s.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -36,8 +36,6 @@ Three systems are settings of it:
   back. States below ``smallest`` stay (``min_numel``, of 4 bytes each).
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence

@@ -32,8 +32,6 @@ to the real available memory capacity": here that is the budget. The published h
 a tenth of the published 40 GiB: so it is a tenth here, too.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

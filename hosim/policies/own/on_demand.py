@@ -17,8 +17,6 @@ Tensors start where they are at home, unless those at home in the device tier do
 the step's start or end: then all of them start below.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import accumulate

@@ -5,8 +5,6 @@ uses stays where it is. What the step writes of it is stored back after its last
 clean copy below just stays. What is at home in the device tier never moves.
 """
 
-from __future__ import annotations
-
 from hosim.cache_plan import Plan
 from hosim.graph import Graph
 from hosim.hardware import Hardware

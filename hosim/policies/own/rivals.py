@@ -8,8 +8,6 @@ other: then the plan is what comes nearest to it. Policies that lose whatever th
 (:class:`PolicyFloors`) are not asked for plans.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -19,8 +19,6 @@ for, as those of ``save_on_cpu`` and ``cpu_checkpointing``, a limit on copies un
 Not modelled: a prefetch as early as the host is ahead of the device, as torchtune's is issued.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence

@@ -32,8 +32,6 @@ tier while it runs (docs/contract.md, rule 1). Nor are parts of a tensor, pinned
 the host, or fetches at the end of a step for the first ops of the next one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import accumulate, product

@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hosim.errors import InputError
-from hosim.result import STALL_CAUSES, WORKSPACE
+from hosim.hardware import Hardware
+from hosim.result import STALL_CAUSES, WORKSPACE, Result
 from hosim.units import human_in
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from hosim.hardware import Hardware
-    from hosim.result import Result
 
 WIDTH = 11.0
 """The width of a figure, in inches."""
@@ -181,6 +180,12 @@ def _shown_in_cells() -> type[Figure]:
             return {kind: data.decode() if kind == _SVG else base64.b64encode(data).decode()}
 
     return CellFigure
+
+
+def over_time(axes: Axes, end: int, unit: int, name: str) -> None:
+    """The horizontal axis: time up to ``end``."""
+    axes.set_xlim(0, max(end, 1) / unit)
+    axes.set_xlabel(f"time, {name}")
 
 
 def limit_of(result: Result, hardware: Hardware, tier: str) -> tuple[int, str]:

@@ -8,7 +8,7 @@ short to be seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,27 +62,31 @@ _LABELS = {
 
 def timeline(axes: Axes, graph: Graph, result: Result) -> Axes:
     """Streams and channels, one row each: ops, transfers, and stalls by their cause."""
-    recorded = timeline_of(result)
-    end = end_ns(result)
-    unit, name = figures.time_unit(end)
-    drawn = rows(graph, recorded)
-    seen: set[str] = set()
-    for y, row in enumerate(drawn):
-        seen.update(bar.what for bar in row.bars)
-        draw_row(axes, row, -y, end, unit, _STYLES)
-    for what in _STYLES:
-        if what in seen:
-            axes.bar([0], [0], width=0, label=_LABELS[what], **_STYLES[what])
-    axes.set_yticks([-y for y in range(len(drawn))], [printable(row.label) for row in drawn])
-    axes.set_ylim(-len(drawn) + 0.4, 0.6)
-    axes.tick_params(axis="y", length=0)
-    over_time(axes, end, unit, name)
+    labelled = [(row.label, row) for row in rows(graph, timeline_of(result))]
+    draw_rows(axes, labelled, end_ns(result), _STYLES)
     axes.set_title("Streams and channels")
-    figures.legend_beside(axes, handleheight=1.4)
     return axes
 
 
-def draw_row(
+def draw_rows(
+    axes: Axes, labelled: Sequence[tuple[str, Row]], end: int, styles: Mapping[str, Style]
+) -> None:
+    """Rows of bars one below the other, each with its name, filled as ``styles`` say."""
+    unit, name = figures.time_unit(end)
+    for y, (_, row) in enumerate(labelled):
+        _draw_row(axes, row, -y, end, unit, styles)
+    seen = {bar.what for _, row in labelled for bar in row.bars}
+    for what, style in styles.items():
+        if what in seen:
+            axes.bar([0], [0], width=0, label=_LABELS.get(what, what), **style)
+    axes.set_yticks([-y for y in range(len(labelled))], [printable(name) for name, _ in labelled])
+    axes.set_ylim(-len(labelled) + 0.4, 0.6)
+    axes.tick_params(axis="y", length=0)
+    figures.over_time(axes, end, unit, name)
+    figures.legend_beside(axes, handleheight=1.4)
+
+
+def _draw_row(
     axes: Axes, row: Row, y: float, end: int, unit: int, styles: Mapping[str, Style]
 ) -> None:
     """A row of bars at a height, filled as ``styles`` say; of very many their shares of time."""
@@ -156,7 +160,7 @@ def memory(axes: Axes, graph: Graph, hardware: Hardware, result: Result, tier: s
     )
     axes.set_ylim(0, 1.08 * top / size)
     axes.set_ylabel(size_name)
-    over_time(axes, end, unit, name)
+    figures.over_time(axes, end, unit, name)
     axes.set_title(printable(f"Memory: {tier}"))
     figures.legend_beside(axes, handleheight=1.2, reverse=True)  # as they lie one upon the other
     return axes
@@ -182,7 +186,7 @@ def channel_utilization(axes: Axes, result: Result) -> Axes:
         )
     axes.set_ylim(0, 104)
     axes.set_ylabel("busy, %")
-    over_time(axes, end, unit, name)
+    figures.over_time(axes, end, unit, name)
     axes.set_title(f"Channels: utilization (each step {human_time(end // parts)})")
     figures.legend_beside(axes)
     return axes
@@ -213,16 +217,10 @@ def channel_queue(axes: Axes, result: Result) -> Axes:
         )
     axes.set_ylim(0, 1.08 * max(most, 1) / size)
     axes.set_ylabel(f"waiting, {size_name}")
-    over_time(axes, end, unit, name)
+    figures.over_time(axes, end, unit, name)
     axes.set_title("Channels: queue")
     figures.legend_beside(axes)
     return axes
-
-
-def over_time(axes: Axes, end: int, unit: int, name: str) -> None:
-    """The horizontal axis: time up to ``end``."""
-    axes.set_xlim(0, max(end, 1) / unit)
-    axes.set_xlabel(f"time, {name}")
 
 
 def replay_figure(graph: Graph, hardware: Hardware, result: Result) -> Figure:

@@ -14,7 +14,7 @@ from hosim.plain_text import printable
 from hosim.report.drawn import figures
 from hosim.report.drawn.figures import CAUSE_STYLES, TRANSFER_STYLE, Style
 from hosim.report.drawn.interactive import Shown
-from hosim.report.drawn.replay_figures import COLUMNS, draw_row, over_time
+from hosim.report.drawn.replay_figures import COLUMNS, draw_rows
 from hosim.report.timelines import OP, TRANSFER, Row, end_ns, held_over_time, rows, timeline_of
 from hosim.units import human_in, human_size
 
@@ -77,7 +77,7 @@ def side_by_side_figure(shown: Sequence[Shown], hardware: Hardware) -> Figure:
         }
         drawn = [tier for tier in curves if tier not in flat]
         figure, (above, *below) = figures.blank([1.1 + 0.4 * len(labelled), *[2.2] * len(drawn)])
-        _timelines(above, labelled, end)
+        draw_rows(above, labelled, end, _STYLES)
         for axes, tier in zip(below, drawn, strict=True):
             there = flat if tier == hardware.device_tier else {}
             _memories(axes, shown, hardware, tier, curves[tier], there)
@@ -103,23 +103,6 @@ def _by_kind(graph: Graph, drawn: Sequence[Row]) -> list[Row]:
 
 def _family(kind: str) -> str:
     return next((name for name, begins in _FAMILIES.items() if kind.startswith(begins)), _OTHER)
-
-
-def _timelines(axes: Axes, labelled: Sequence[tuple[str, Row]], end: int) -> None:
-    unit, name = figures.time_unit(end)
-    for y, (_, row) in enumerate(labelled):
-        draw_row(axes, row, -y, end, unit, _STYLES)
-    seen = {bar.what for _, row in labelled for bar in row.bars}
-    for what, style in _STYLES.items():
-        if what in seen:
-            label = "transfer" if what == TRANSFER else what
-            label = f"waits: {what}" if what in CAUSE_STYLES else label
-            axes.bar([0], [0], width=0, label=label, **style)
-    axes.set_yticks([-y for y in range(len(labelled))], [printable(name) for name, _ in labelled])
-    axes.set_ylim(-len(labelled) + 0.4, 0.6)
-    axes.tick_params(axis="y", length=0)
-    over_time(axes, end, unit, name)
-    figures.legend_beside(axes, handleheight=1.4)
 
 
 def _curve(one: Shown, tier: str) -> _Levels:
@@ -168,7 +151,7 @@ def _memories(
     for below, sizes in flat.items():
         held_there = ", ".join(map(human_size, sizes))
         axes.plot([], [], " ", label=printable(f"{below} throughout: {held_there}"))
-    over_time(axes, end, *of_time)
+    figures.over_time(axes, end, *of_time)
     figures.legend_beside(axes)
 
 

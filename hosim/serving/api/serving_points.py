@@ -10,17 +10,17 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosim.api import Machine, machine, named
-from hosim.base.files import unknown_name
 from hosim.data.draws import ends
 from hosim.errors import HosimError, InputError
 from hosim.io.importers import builder_parameters, name_of
 from hosim.io.models import parameters_of
+from hosim.io.options import check_known
 from hosim.notes import Note
 from hosim.plain_text import shown
-from hosim.serving import MANY_ITERATIONS, end_columns
+from hosim.serving import MANY_ITERATIONS, Served, end_columns
 from hosim.serving.api.serve_setup import SAID_BY_REQUESTS
 from hosim.serving.api.serving_run import serve
 from hosim.serving.requests import RequestRows, asked_requests, changeable, changed_requests
@@ -29,9 +29,6 @@ from hosim.study.asked import Settings, Value
 from hosim.study.rows_of_answers import FEASIBLE
 from hosim.study.runs import failure, point_key
 from hosim.version import __version__
-
-if TYPE_CHECKING:
-    from hosim.serving import Served
 
 REQUESTS, MODEL, HARDWARE = "requests.", "model.", "hardware"
 LATENCIES = ("ttft", "tpot", "inter_token", "latency")
@@ -248,8 +245,7 @@ def check_options(options: Mapping[str, object]) -> None:
     """
     known = serve_defaults()
     for name, value in options.items():
-        if name not in known:
-            raise InputError(unknown_name("option", name, known), source=name)
+        check_known("option", name, known, name)
         try:
             json.dumps(value, default=str)
         except (TypeError, ValueError, RecursionError):
@@ -282,8 +278,7 @@ def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> No
             )
         else:
             what, known = "field", ["requests.rate", "model.tensor", HARDWARE, *options]
-        if field not in known:
-            raise InputError(unknown_name(what, field, known), source=field)
+        check_known(what, field, known, field)
 
 
 def tasks_of(

@@ -2,28 +2,22 @@
 what is uncertain: kernels, the host, links between tiers and the room for the cache.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hosim.analysis.costmodel.spreads import DrawnTimes, drawn_machine
 from hosim.api import Machine
 from hosim.errors import InputError
 from hosim.io.options import keywords
-from hosim.serving import ModelledIterations
+from hosim.serving import ModelledIterations, Served
+from hosim.serving.api.serve_setup import ServeSetup
 from hosim.serving.blocks import KvLink, KvSetup
-from hosim.serving.requests import Request
+from hosim.serving.requests import Request, RequestRows
 from hosim.serving.serve_options import SERVE
 from hosim.serving.weights import WeightSetup
-
-if TYPE_CHECKING:
-    from hosim.serving import Served
-    from hosim.serving.api.serve_setup import ServeSetup
-    from hosim.serving.requests import RequestRows
 
 _OnMachine = TypeVar("_OnMachine", KvSetup, KvLink, WeightSetup)
 

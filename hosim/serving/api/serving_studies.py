@@ -18,7 +18,7 @@ from hosim.errors import HosimError, InputError
 from hosim.io.options import OPTIONS, check_together, file_of, whole
 from hosim.limits import within
 from hosim.plain_text import named
-from hosim.serving import beyond, latency_limits, statistic_limits
+from hosim.serving import Served, beyond, latency_limits, report, statistic_limits
 from hosim.serving.api.serving_points import (
     COLUMNS,
     ENDS,
@@ -29,11 +29,12 @@ from hosim.serving.api.serving_points import (
     check_serving_fields,
     tasks_of,
 )
-from hosim.study.asked import Axis, Value, parse_axis, read_vary
+from hosim.study.asked import Value, parse_axis, read_vary
 from hosim.study.rows_of_answers import Row, frame, records, varied_columns
 from hosim.study.searches import (
     STEPS,
-    Wanted,
+    Probed,
+    Sought,
     ascending,
     bisected,
     ends_of,
@@ -48,8 +49,6 @@ from hosim.units import human_time
 if TYPE_CHECKING:
     from distributed import Client
     from pandas import DataFrame
-
-    from hosim.serving import Served
 
 
 def serve_sweep(
@@ -174,39 +173,23 @@ def serve_sweep(
 
 
 @dataclass(frozen=True, slots=True)
-class ServingProbe:
-    """One value tried: whether the statistics are within their limits, and why not."""
+class ServingProbe(Probed):
+    """One value tried, with its row of a sweep."""
 
-    value: Value
-    within: bool
-    why: str
     row: Row
 
 
 @dataclass(frozen=True)
-class ServingFit:
-    """The answer and the evidence: every value that was tried, in the order of the values.
+class ServingFit(Sought[ServingProbe]):
+    """The answer and the evidence.
 
-    ``beyond`` is the nearest value tried that is outside the limits. ``contradictions`` are lines
-    about values that are outside the limits although harder ones are within. ``interval`` has the
-    ends between which the answer lies in 9 of 10 draws of what is uncertain, ``None`` for no value;
-    it is ``None`` itself where nothing is uncertain.
+    ``interval`` has the ends between which the answer lies in 9 of 10 draws of what is uncertain,
+    ``None`` for no value; it is ``None`` itself where nothing is uncertain.
     """
 
-    wanted: Wanted
-    axis: Axis
     limits_ns: Mapping[str, int]
-    probes: tuple[ServingProbe, ...]
-    answer: ServingProbe | None
-    beyond: ServingProbe | None
-    contradictions: tuple[str, ...]
     notes: tuple[str, ...] = ()
     interval: tuple[Value, Value] | None = None
-
-    @property
-    def value(self) -> Value:
-        """The answer; ``None`` if no value is within the limits."""
-        return None if self.answer is None else self.answer.value
 
     @property
     def rows(self) -> list[dict[str, Value]]:
@@ -231,10 +214,9 @@ class ServingFit:
 
     def _repr_html_(self) -> str:
         from hosim.report import html
-        from hosim.serving.report import serving_fit
 
         return html(
-            serving_fit(self.rows, list(self.limits_ns), str(self), self.answer is not None)
+            report.serving_fit(self.rows, list(self.limits_ns), str(self), self.answer is not None)
         )
 
     def __str__(self) -> str:
@@ -358,11 +340,11 @@ def serve_fit(
     return ServingFit(
         wanted,
         axis,
-        limits,
         tuple(found.probes.values()),
         answer,
         beyond,
         found.contradictions,
+        limits,
         tuple(map(str, asked.notes(dict.fromkeys(axis.fields, axis.values[0])))),
         None if lasts is None else ends_of(order, axis.values, lasts),
     )

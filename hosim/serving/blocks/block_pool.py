@@ -7,18 +7,12 @@ recently freed first, and of one request the last block first. A request whose p
 the contents of such blocks takes them over.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from hosim.serving.blocks.block_copies import Awaited
 from hosim.serving.blocks.kv_policies import EvictionOrder, Rank
-
-if TYPE_CHECKING:
-    from hosim.serving.blocks.block_copies import Awaited
-
 
 # -- the device ------------------------------------------------------------------------------------
 
@@ -40,7 +34,7 @@ class BlockPool:
     """
 
     def __init__(self, count: int) -> None:
-        self._count = count
+        self.count = count
         self._holders: list[
             int
         ] = []  # of the blocks that were ever taken; the others follow by number
@@ -51,14 +45,9 @@ class BlockPool:
         self._key_of: dict[int, Hashable] = {}
 
     @property
-    def count(self) -> int:
-        """Return the number of blocks."""
-        return self._count
-
-    @property
     def free(self) -> int:
         """Return the number of blocks that nobody holds."""
-        return self._count - len(self._holders) + len(self._freed)
+        return self.count - len(self._holders) + len(self._freed)
 
     def found(self, keys: Iterable[Hashable]) -> list[int]:
         """The blocks with the contents of ``keys``, up to the first that is not there. Nobody holds
@@ -112,7 +101,7 @@ class BlockPool:
         taken: list[int] = []
         lost: list[tuple[int, Hashable]] = []
         for _ in range(count):
-            if len(self._holders) < self._count:
+            if len(self._holders) < self.count:
                 block = len(self._holders)
                 self._holders.append(1)
             else:

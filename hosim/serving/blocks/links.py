@@ -1,10 +1,9 @@
 """The channels and links of a serving run: transfers that queue, and flow at max-min fair rates, on
 simpy's clock.
 
-Channels that share a fabric, of one engine or of several, and a channel with several engines of its
-own, form a :class:`LinkGroup`: its transfers flow at max-min fair rates, and an alarm rings when
-the next one ends. A channel of its own with one engine needs no sharing: its transfer's end is
-known at its start. So it is in a group while only one transfer is under way.
+Channels that share a fabric, of one engine or of several, form a :class:`LinkGroup`, and so does a
+channel that shares none: its transfers flow at max-min fair rates, and an alarm rings when the next
+one ends.
 
 A change takes as much time as there are classes of flows, not flows: hundreds of devices that share
 a pool are one class a direction.
@@ -16,13 +15,21 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from heapq import heappop, heappush
-from math import lcm
+from math import ceil
 from typing import TYPE_CHECKING
 
 import simpy
 
-from hosim.analysis.costmodel.transfers import NS_PER_S, Link, max_min_rates, may_be_slower
+from hosim.analysis.costmodel.transfers import (
+    NS_PER_S,
+    Link,
+    channel_bandwidth,
+    max_min_rates,
+    may_be_slower,
+    transfer_ns,
+)
 from hosim.hardware import Hardware
 
 # -- the clock -------------------------------------------------------------------------------------
@@ -107,11 +114,6 @@ class IssuedTransfer:
     alone_ns: int = -1
     ceiling: Fraction | None = None
 
-    @property
-    def volume(self) -> int:
-        """Return the volume that has to flow, in bytes times nanoseconds a second."""
-        return self.size * NS_PER_S
-
 
 @dataclass(eq=False)
 class ChannelQueue:
@@ -121,12 +123,9 @@ class ChannelQueue:
     ``links`` are what its transfers share with others, ``limit`` is what each gets at most of the
     others, and ``beside`` what its own link, the first one, carries while another link does
     something, as (the other one, bytes per second). ``sharing`` are the channels whose transfers take
-    its engines, with itself (docs/contract.md, rule 24). It is ``undivided`` if a transfer that is
-    alone in it and in what it shares gets all of ``bandwidth``. A channel that shares bandwidth hands a
-    transfer that begins, and the instant from which its bytes flow, to ``share``. One that shares
-    nothing has no ``share``: its own ``alarm`` ends its one transfer, ``current``. ``ended`` is
-    told of every end. ``has_overheads`` says whether some transfers reach less than that: then
-    ``begin`` needs a ceiling.
+    its engines, with itself (docs/contract.md, rule 24). A transfer that begins goes to ``share``,
+    with the instant from which its bytes flow; ``ended`` is told of every end. ``has_overheads``
+    says whether some transfers reach less than ``bandwidth``: then ``begin`` needs a ceiling.
     """
 
     index: int
@@ -136,10 +135,8 @@ class ChannelQueue:
     engines: int
     links: tuple[Link, ...]
     device: int
-    share: Callable[[IssuedTransfer, int], None] | None = None
     limit: Fraction | None = None
     beside: tuple[tuple[Link, int], ...] = ()
-    undivided: bool = True
     has_overheads: bool = False
     queue: deque[IssuedTransfer] = field(default_factory=deque)
     running: int = 0
@@ -150,8 +147,7 @@ class ChannelQueue:
     queue_ns: int = 0
     contention_ns: int = 0
     sharing: tuple[ChannelQueue, ...] = field(init=False)
-    alarm: Alarm = field(init=False)
-    current: IssuedTransfer = field(init=False)
+    share: Callable[[IssuedTransfer, int], None] = field(init=False)
     ended: Callable[[IssuedTransfer], None] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -171,24 +167,15 @@ class ChannelQueue:
             self.busy_since = now
         self.running += 1
         transfer.start_ns = now
-        if ceiling is None or ceiling >= self.bandwidth:
-            transfer.ceiling = None
-            transfer.alone_ns = alone = self.latency - (-transfer.volume // self.bandwidth)
-        else:
+        if ceiling is not None and ceiling < self.bandwidth:
             transfer.ceiling = ceiling
-            transfer.alone_ns = alone = self.latency - int(-transfer.volume // ceiling)
+        transfer.alone_ns = transfer_ns(
+            transfer.size, transfer.ceiling or self.bandwidth, self.latency
+        )
         self.transfers += 1
         self.bytes += transfer.size
         self.queue_ns += now - transfer.issue_ns
-        if self.share is None:
-            self.current = transfer
-            self.alarm.ring_at(now + alone)
-        else:
-            self.share(transfer, now + self.latency)
-
-    def end_current(self) -> None:
-        """The one transfer of a channel that shares nothing ends, as was known at its start."""
-        self.ended(self.current)
+        self.share(transfer, now + self.latency)
 
 
 def build_channels(hardware: Hardware, device: int = 0) -> list[ChannelQueue]:
@@ -202,12 +189,13 @@ def build_channels(hardware: Hardware, device: int = 0) -> list[ChannelQueue]:
     channels = []
     for k, c in enumerate(hardware.channels):
         fabrics = [f for f in hardware.fabrics if c.name in f.channels]
-        alone = min([c.bandwidth_bytes_per_s, *(f.bandwidth_bytes_per_s for f in fabrics)])
         links = (
             own[c.name],
             *(("fabric", f.name, hardware.instance(f.scope, device)) for f in fabrics),
         )
-        channel = ChannelQueue(k, c.name, alone, c.latency_ns, c.engines, links, device)
+        channel = ChannelQueue(
+            k, c.name, channel_bandwidth(hardware, c.name), c.latency_ns, c.engines, links, device
+        )
         channel.beside = tuple((own[other], bandwidth) for other, bandwidth in c.beside)
         channel.has_overheads = may_be_slower(hardware, c)
         channels.append(channel)
@@ -227,42 +215,25 @@ class FlowClass:
 
     A flow's volume is its bytes times nanoseconds a second, so that bytes per second times
     nanoseconds give it. ``served`` is the volume that has flowed to one that was there all the
-    time, in ``scale`` parts; ``step`` are the parts that flow in a nanosecond. ``ends`` are the
-    flows by the ``served`` at which they are through (a heap), then in order of issue.
+    time. ``ends`` are the flows by the ``served`` at which they are through (a heap), then in order
+    of issue.
     """
 
     limit: Fraction | None
     links: tuple[Link, ...]
-    ends: list[tuple[int, int, IssuedTransfer]] = field(default_factory=list)
-    served: int = 0
-    scale: int = 1
-    step: int = 0
+    ends: list[tuple[Fraction, int, IssuedTransfer]] = field(default_factory=list)
+    served: Fraction = Fraction(0)
     rate: Fraction = Fraction(0)
 
     def admit(self, transfer: IssuedTransfer) -> None:
         """Let a transfer's bytes flow from now on; the rate is to be set before time moves on."""
         if not self.ends:
-            self.served, self.step, self.scale = 0, self.rate.numerator, self.rate.denominator
-        heappush(self.ends, (self.served + transfer.volume * self.scale, transfer.number, transfer))
-
-    def set_rate(self, rate: Fraction) -> None:
-        """Flow at ``rate`` bytes per second from now on."""
-        if rate is self.rate:  # those found once are kept: no need to compare fractions
-            return
-        self.rate = rate
-        scale = lcm(self.scale, rate.denominator)
-        if scale != self.scale:
-            factor = scale // self.scale
-            self.scale = scale
-            self.served *= factor
-            self.ends = [
-                (end * factor, sequence, transfer) for end, sequence, transfer in self.ends
-            ]  # still a heap
-        self.step = rate.numerator * (scale // rate.denominator)
+            self.served = Fraction(0)  # the sum of many rates gets long
+        heappush(self.ends, (self.served + transfer.size * NS_PER_S, transfer.number, transfer))
 
     def nanoseconds_left(self) -> int:
         """Whole nanoseconds until the first flow is through, at the present rate."""
-        return -((self.served - self.ends[0][0]) // self.step)
+        return ceil((self.ends[0][0] - self.served) / self.rate)
 
 
 # -- groups of links -------------------------------------------------------------------------------
@@ -282,11 +253,6 @@ class LinkGroup:
     what a link carries at most while another one does something. Rates are computed anew once an
     instant, after everything has ended and started at it. The alarm never rings too late: where
     rates fall it stays as it was, rings too soon and is set again.
-
-    A transfer that begins while no other is under way is ``_lone`` until another one joins it. Its
-    bytes flow from ``_lone_since`` on, and it ends at ``_lone_end`` unless that happens.
-    ``ordered`` knows no lone transfers: it also keeps the order of what ends at one instant in
-    several groups.
     """
 
     def __init__(
@@ -294,19 +260,14 @@ class LinkGroup:
         clock: SteppedClock,
         capacity: Mapping[Link, Fraction],
         beside: Mapping[Link, Sequence[tuple[Link, Fraction]]],
-        ordered: bool,
     ) -> None:
         self._clock = clock
-        self._ordered = ordered
         self._capacity = capacity
         self._beside = beside
         self._classes: dict[tuple[Fraction | None, tuple[Link, ...]], FlowClass] = {}
         self._flowing: list[FlowClass] = []
         self._latent: list[tuple[int, int, IssuedTransfer]] = []
-        self._lone: IssuedTransfer | None = None
-        self._lone_since = 0
-        self._lone_end = 0
-        self._known_rates: dict[Flows, list[Fraction]] = {}
+        self._rates_of = lru_cache(KEPT_RATES)(self._found_rates)
         self._since = 0
         self._alarm = Alarm(clock, self._rung)
         self._changed = False
@@ -314,17 +275,6 @@ class LinkGroup:
 
     def start(self, transfer: IssuedTransfer, flowing_since: int) -> None:
         """Begin the transfer's latency; its bytes flow from the instant given on."""
-        if self._lone is None and not self._latent and not self._flowing and not self._ordered:
-            self._lone, self._lone_since = transfer, flowing_since
-            self._lone_end = (
-                transfer.start_ns + transfer.alone_ns
-                if transfer.channel.undivided
-                else flowing_since + self._alone_ns(transfer)
-            )
-            self._alarm.ring_at(self._lone_end)
-            return
-        if self._lone is not None:
-            self._join(self._lone)
         heappush(self._latent, (flowing_since, transfer.number, transfer))
         self.dirty = True
 
@@ -333,11 +283,6 @@ class LinkGroup:
         the next change.
         """
         self.dirty = False
-        if (
-            self._lone is not None
-        ):  # it has begun after the last of the others has ended: nothing flows
-            self._changed = False
-            return
         self._advance(now)
         if self._changed:
             self._changed = False
@@ -350,21 +295,14 @@ class LinkGroup:
     def _set_rates(self) -> None:
         flows = tuple([(flow_class, len(flow_class.ends)) for flow_class in self._flowing])
         for flow_class, rate in zip(self._flowing, self._rates_of(flows), strict=True):
-            flow_class.set_rate(rate)
+            flow_class.rate = rate
 
-    def _rates_of(self, flows: Flows) -> list[Fraction]:
-        """The rate of each class if so many of each flow; the same object again for the same
-        ones.
-        """
-        rates = self._known_rates.get(flows)
-        if rates is None:
-            if len(self._known_rates) > KEPT_RATES:
-                self._known_rates.clear()
-            rates = self._known_rates[flows] = max_min_rates(
-                [(n, c.limit, c.links) for c, n in flows],
-                self._carried([flow_class for flow_class, _ in flows]),
-            )
-        return rates
+    def _found_rates(self, flows: Flows) -> list[Fraction]:
+        """The rate of each class if so many of each flow."""
+        return max_min_rates(
+            [(n, c.limit, c.links) for c, n in flows],
+            self._carried([flow_class for flow_class, _ in flows]),
+        )
 
     def _carried(self, flowing: Sequence[FlowClass]) -> Mapping[Link, Fraction]:
         """Return the bandwidth of each link while these flow, beside the others."""
@@ -392,28 +330,12 @@ class LinkGroup:
             self._classes[key] = FlowClass(limit, channel.links)
         return self._classes[key]
 
-    def _alone_ns(self, transfer: IssuedTransfer) -> int:
-        """Nanoseconds for which the bytes of a transfer flow if it stays alone."""
-        rate = self._rates_of(((self._class_of(transfer), 1),))[0]
-        return -(-transfer.volume * rate.denominator // rate.numerator)
-
-    def _join(self, lone: IssuedTransfer) -> None:
-        """Another one begins: the transfer that was alone is one of several from now on, with what
-        has flowed of it so far.
-        """
-        self._lone = None
-        heappush(self._latent, (self._lone_since, lone.number, lone))
-        if self._lone_since <= self._clock.now:
-            self._since = self._lone_since
-            self._advance(self._lone_since)
-            self._set_rates()
-
     def _advance(self, now: int) -> None:
         """Let bytes flow until now, and what has spent its latency begin to."""
         elapsed = now - self._since
         if elapsed:
             for flow_class in self._flowing:
-                flow_class.served += flow_class.step * elapsed
+                flow_class.served += flow_class.rate * elapsed
             self._since = now
         latent = self._latent
         while latent and latent[0][0] <= now:
@@ -425,13 +347,7 @@ class LinkGroup:
             self._changed = True
 
     def _rung(self) -> None:
-        now, lone = self._clock.now, self._lone
-        if lone is not None:
-            self._lone = None
-            if not lone.channel.undivided:
-                lone.channel.contention_ns += now - lone.start_ns - lone.alone_ns
-            lone.channel.ended(lone)
-            return
+        now = self._clock.now
         self._advance(now)
         done = []
         for flow_class in self._flowing:
@@ -457,20 +373,12 @@ def drive_channels(
     """
     capacity, beside = _parts(channels, hardware)
     groups: list[LinkGroup] = []
-    ordered = False
     for members in _joined(channels, beside):
-        first = members[0]
-        if not first.links and first.limit == first.bandwidth:
-            first.alarm = Alarm(clock, first.end_current)
-            continue
         links = {link for channel in members for link in channel.links}
-        # several engines begin together more often than not
-        ordered = ordered or any([channel.device != first.device for channel in members])
         group = LinkGroup(
             clock,
             {link: capacity[link] for link in links},
             {link: beside[link] for link in links if link in beside},
-            ordered,
         )
         groups.append(group)
         for channel in members:
@@ -525,10 +433,6 @@ def _parts(
         ]  # never the bottleneck
         channel.links = tuple(
             [link for link in channel.links if link not in alone and link not in wide]
-        )
-        channel.undivided = (
-            min([capacity[link] for link in (*alone, *channel.links)], default=channel.bandwidth)
-            == channel.bandwidth
         )
     return capacity, beside
 

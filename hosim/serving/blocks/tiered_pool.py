@@ -71,7 +71,7 @@ class TieredPool(BlockPool):
     @property
     def free(self) -> int:
         """Return the number of blocks of the device that nobody holds."""
-        return self._count - len(self._holders) + len(self._order)
+        return self.count - len(self._holders) + len(self._order)
 
     # -- the device's blocks
     # ------------------------------------------------------------------------------------

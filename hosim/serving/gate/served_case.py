@@ -2,13 +2,11 @@
 worse.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosim import io, serving
 from hosim.analysis import canonical, digest, graph_fingerprint
@@ -46,11 +44,8 @@ from hosim.gate.records import (
     source_digest,
 )
 from hosim.gate.verdicts import LINES, changed_question
+from hosim.serving import Served, api
 from hosim.version import __version__
-
-if TYPE_CHECKING:
-    from hosim.serving import Served
-
 
 # -- the question of a case ------------------------------------------------------------------------
 
@@ -215,7 +210,6 @@ def measure_served(case: Case) -> Measured:
     Raises :class:`HosimError`.
     """
     from hosim.io.importers import builder_parameters
-    from hosim.serving.api import serve
     from hosim.serving.requests import asked_requests
     from hosim.shipped import find_hardware
 
@@ -225,7 +219,7 @@ def measure_served(case: Case) -> Measured:
     try:
         model = builder_parameters(asked.model)
         rows = asked_requests(asked.requests)
-        served = serve(model, hardware, rows, **asked.options)
+        served = api.serve(model, hardware, rows, **asked.options)
         goodput = served.goodput(asked.limit) if asked.limit is not None else None
     except InfeasibleError as error:
         return Measured(None, str(error))

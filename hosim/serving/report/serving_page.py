@@ -2,10 +2,8 @@
 and the pictures.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from rich.console import RenderableType
@@ -14,11 +12,8 @@ from hosim.report import answer_parts, folded, heading, html_of, page, picture
 from hosim.report.answers import Answer
 from hosim.report.drawn import OP_STYLE
 from hosim.report.timelines import Bar, BarStyle, Encoder, Row, element, thinned
+from hosim.serving import Sample, Served
 from hosim.serving.report.serving_figures import curves, serving_figure
-
-if TYPE_CHECKING:
-    from hosim.serving import Sample, Served
-
 
 # -- the timeline ----------------------------------------------------------------------------------
 

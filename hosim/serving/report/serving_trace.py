@@ -2,16 +2,12 @@
 and the phases of each request.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hosim.report.timelines import microseconds, named
+from hosim.serving import Sample, Served
 from hosim.version import __version__
-
-if TYPE_CHECKING:
-    from hosim.serving import Sample, Served
 
 _Event = dict[str, Any]
 _REQUESTS, _ENGINES = 1, 2

@@ -12,8 +12,8 @@ from itertools import accumulate, islice, repeat, takewhile
 from random import Random
 from typing import Any
 
-from hosim.base.files import unknown_name
 from hosim.errors import InputError, UnitError
+from hosim.io.options import check_known
 from hosim.limits import Budget, limit, within
 from hosim.serving.requests.request import Request
 from hosim.serving.requests.request_files import RequestRows, read_request_rows, read_requests
@@ -249,8 +249,7 @@ def _settings(name: str, settings: list[str], known: tuple[str, ...]) -> dict[st
     asked: dict[str, str] = {}
     for setting in settings:
         key, _, value = setting.partition("=")
-        if key not in known:
-            raise InputError(unknown_name("parameter", key, known), source=f"requests {name}")
+        check_known("parameter", key, known, f"requests {name}")
         if key in asked:
             raise InputError("is given twice; keep one", source=f"requests {name}", where=key)
         asked[key] = value.strip()

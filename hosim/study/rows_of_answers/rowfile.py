@@ -6,8 +6,6 @@ beside it, named ``.part.csv``, until all are there. A finished file has its row
 the points: a resumed sweep yields a byte-identical file.
 """
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os
@@ -17,15 +15,12 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Self
 
 from hosim.base.files import cell_text, check_target, csv_line, csv_rows, read_bytes, write_bytes
 from hosim.errors import InputError
 from hosim.study.asked import Value
 from hosim.study.rows_of_answers.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, frame, records
-
-if TYPE_CHECKING:
-    from typing import Self
 
 _INTEGER = re.compile("-?[0-9]{1,40}")
 DIED = "worker died"

@@ -29,7 +29,8 @@ from hosim.engine import MemoryBudget, read_budget, resident_step
 from hosim.errors import HosimError, InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
-from hosim.io import rescaled
+from hosim.io import models, rescaled
+from hosim.io.options import check_known
 from hosim.io.runtimes import under_runtime
 from hosim.jitter import Jitter
 from hosim.measured_on import check_measured_on, check_varied
@@ -207,10 +208,7 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
         elif field.startswith(f"{POLICY}."):
             known = question.choice.policy.settings
             key = field.partition(".")[2]
-            if key not in known:
-                raise InputError(
-                    unknown_name("parameter", key, known), source=f"policy {question.choice.name}"
-                )
+            check_known("parameter", key, known, f"policy {question.choice.name}")
         elif not _is_other(field):
             path = field.removeprefix(HARDWARE)
             first = path.partition(".")[0]
@@ -497,11 +495,9 @@ def _check_parameter(graph: Graph, key: str) -> None:
             )
         _put(found, key, None)
         return
-    from hosim.io.models import parameters_of
 
-    known = parameters_of(found["builder"])
-    if key not in known:
-        raise InputError(unknown_name("parameter", key, known), source="workload")
+    known = models.parameters_of(found["builder"])
+    check_known("parameter", key, known, "workload")
 
 
 def _graph(graph: Graph, settings: Mapping[str, Value]) -> Graph:

@@ -6,6 +6,9 @@ from hosim.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from hosim.study.searches.bisection import (
+        Probed,
+        Sought,
+        Wanted,
         bisected,
         ends_of,
         ends_shown,
@@ -21,16 +24,13 @@ if TYPE_CHECKING:
     )
     from hosim.study.searches.enough import (
         NEAR,
-        EnoughMemory,
         enough_memory,
-        is_near,
         smallest_enough,
     )
     from hosim.study.searches.fits import (
         STEPS,
         Fit,
         Probe,
-        Wanted,
         ascending,
         fit,
         fit_rows,
@@ -48,18 +48,18 @@ else:
     __getattr__, __dir__ = lazy_names(
         __name__,
         {
-            "bisection": "bisected ends_of ends_shown last_in_draws shown",
+            "bisection": "Probed Sought Wanted bisected ends_of ends_shown last_in_draws shown",
             "cost": "priced prices_of step_cost step_costs tokens_of",
-            "enough": "EnoughMemory NEAR enough_memory is_near smallest_enough",
-            "fits": "Fit Probe STEPS Wanted ascending fit fit_rows sought",
+            "enough": "NEAR enough_memory smallest_enough",
+            "fits": "Fit Probe STEPS ascending fit fit_rows sought",
             "frontiers": "Frontier attempt frontier frontier_rows pareto",
             "memory_fits": "memory_fit module_of",
         },
     )
 
 __all__ = [
-    "NEAR", "STEPS", "EnoughMemory", "Fit", "Frontier", "Probe", "Wanted", "ascending", "attempt",
-    "bisected", "ends_of", "ends_shown", "enough_memory", "fit", "fit_rows", "frontier",
-    "frontier_rows", "is_near", "last_in_draws", "memory_fit", "module_of", "pareto", "priced",
+    "NEAR", "STEPS", "Fit", "Frontier", "Probe", "Probed", "Sought", "Wanted", "ascending",
+    "attempt", "bisected", "ends_of", "ends_shown", "enough_memory", "fit", "fit_rows",
+    "frontier", "frontier_rows", "last_in_draws", "memory_fit", "module_of", "pareto", "priced",
     "prices_of", "shown", "smallest_enough", "sought", "step_cost", "step_costs", "tokens_of",
 ]  # fmt: skip

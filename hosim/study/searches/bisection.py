@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from hosim.data.draws import CERTAINTY, FEW_DRAWS
-from hosim.study.asked import Value
+from hosim.study.asked import Axis, Value
+
+Wanted = Literal["largest", "smallest"]
 
 CHECKS = 2
 """The number of values to probe on each side of the answer beyond those that bisection needs."""
@@ -18,23 +20,39 @@ _BEYOND = round((1 - CERTAINTY) / 2 * FEW_DRAWS)
 """The number of draws in which the answer may lie beyond either end of its interval."""
 
 
-class Probed(Protocol):
+@dataclass(frozen=True, slots=True)
+class Probed:
     """A value that was tried: whether it is within the limits, and why not."""
 
-    @property
-    def value(self) -> Value:
-        """The value."""
-
-    @property
-    def within(self) -> bool:
-        """Return whether it is within the limits."""
-
-    @property
-    def why(self) -> str:
-        """Return the reason that it is not."""
+    value: Value
+    within: bool
+    why: str
 
 
 _Probe = TypeVar("_Probe", bound=Probed)
+
+
+@dataclass(frozen=True)
+class Sought(Generic[_Probe]):
+    """The answer of a search and the evidence: every value that was tried, in the order of the
+    values.
+
+    ``answer`` is the ``wanted`` value within the limits, and ``beyond`` the nearest one tried that
+    is outside them; ``None`` if there is none. ``contradictions`` are lines about values that are
+    outside the limits although harder ones are within.
+    """
+
+    wanted: Wanted
+    axis: Axis
+    probes: Sequence[_Probe]
+    answer: _Probe | None
+    beyond: _Probe | None
+    contradictions: Sequence[str]
+
+    @property
+    def value(self) -> Value:
+        """The answer; ``None`` if no value is within the limits."""
+        return None if self.answer is None else self.answer.value
 
 
 @dataclass(frozen=True)

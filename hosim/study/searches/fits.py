@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from hosim.analysis.lower_bounds import LowerBounds
 from hosim.base.in_cells import InCells
@@ -30,6 +30,9 @@ from hosim.study.runs import (
 from hosim.study.same_rows import capped, notes_on_rows
 from hosim.study.searches.bisection import (
     Bisected,
+    Probed,
+    Sought,
+    Wanted,
     bisected,
     ends_of,
     ends_shown,
@@ -44,19 +47,15 @@ if TYPE_CHECKING:
 
     from hosim.result import Result
 
-Wanted = Literal["largest", "smallest"]
 STEPS = 100
 """The number of values of a range that does not say it: bisection needs few of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """One value tried: whether it is within the limits, and why not."""
+class Probe(Probed):
+    """One value tried, with its position among the values."""
 
     position: int
-    value: Value
-    within: bool
-    why: str
     result: Result | None
     draws: tuple[bool, ...] = ()
     """True if it is within the limits in each draw of what is uncertain, if something is."""
@@ -70,33 +69,20 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Fit(InCells):
-    """The answer and the evidence: every probe, in the order of the values.
+class Fit(Sought[Probe], InCells):
+    """The answer and the evidence.
 
-    ``answer`` is the ``wanted`` value within the limits. ``beyond`` is the nearest value probed
-    that is just outside them; ``None`` if there is none. ``exact`` says that the two are neighbours
-    in the list. ``interval`` has the ends between which the answer lies in 9 of 10 draws of what is
-    uncertain, ``None`` for no value; it is ``None`` itself where nothing is uncertain.
-    ``contradictions`` are lines about values that are within the limits although
-    bisection takes them to be outside, or the other way round. ``notes`` are lines about what
-    bounds a channel whose bandwidth was varied beyond it, and about why no value changes anything.
+    ``exact`` says that the answer and the one beyond it are neighbours in the list. ``interval``
+    has the ends between which the answer lies in 9 of 10 draws of what is uncertain, ``None`` for no
+    value; it is ``None`` itself where nothing is uncertain.
+    ``notes`` are lines about what bounds a channel whose bandwidth was varied beyond it, and about
+    why no value changes anything.
     """
 
     question: Question
-    wanted: Wanted
-    axis: Axis
     slowdown: float | None
-    probes: Sequence[Probe]
-    answer: Probe | None
-    beyond: Probe | None
-    contradictions: Sequence[str]
     notes: Sequence[str] = ()
     interval: tuple[Value, Value] | None = None
-
-    @property
-    def value(self) -> Value:
-        """The answer; ``None`` if no value is within the limits."""
-        return None if self.answer is None else self.answer.value
 
     @property
     def exact(self) -> bool:
@@ -206,14 +192,14 @@ def fit(
     ]
     whole = len(replayed) == len(probes)
     return Fit(
-        question,
         wanted,
         axis,
-        slowdown,
         list(probes.values()),
         None if found.answer is None else probes[found.answer],
         None if found.beyond is None else probes[found.beyond],
         list(found.contradictions),
+        question,
+        slowdown,
         [*(notes_on_rows(question, points, replayed) if whole else []), *capped(question, points)],
         ends,
     )
@@ -296,14 +282,14 @@ def _probe(
         asked = question.with_settings(dict.fromkeys(axis.fields, value))
         if by_bound and (least := _least_slowdown(asked, slowdown)) is not None:
             why = f"takes at least {_times(least)}, by any plan"
-            return Probe(i, value, False, why, None, by_bound=True)
+            return Probe(value, False, why, i, None, by_bound=True)
         result = attempt(asked).in_few_draws
     except HosimError as error:
-        return Probe(i, value, False, failure(error), None)
+        return Probe(value, False, failure(error), i, None)
     if not result.feasible or result.makespan_ns is None:
         why = failure(HosimError(result.error or "")).partition(";")[0]
         return Probe(
-            i, value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", result
+            value, False, f"does not fit within {human_size(result.budget_bytes)}: {why}", i, result
         )
     draws = _within_draws(result, asked, slowdown)
     if slowdown is not None and (result.slowdown is None or result.slowdown > slowdown):
@@ -312,8 +298,8 @@ def _probe(
             if result.slowdown is None
             else f"takes {_times(result.slowdown)}"
         )
-        return Probe(i, value, False, why, result, draws)
-    return Probe(i, value, True, "", result, draws)
+        return Probe(value, False, why, i, result, draws)
+    return Probe(value, True, "", i, result, draws)
 
 
 def _within_draws(result: Result, asked: Question, slowdown: float | None) -> tuple[bool, ...]:

@@ -299,14 +299,12 @@ class CudaDevice:
         self._main = self._caller = torch_gpu.cuda.current_stream(self._index)
         self._first: CudaEvent | None = None
         self.compute = ComputeQueue("compute", self._run, [self._main])
-        self._copy_streams: list[Any] = []
         self._channels: dict[str, CudaQueue | FileQueue] = {}
         for channel in hardware.channels:
             if {channel.source, channel.destination} & set(files):
                 self._channels[channel.name] = FileQueue(channel.name, self._run, channel.engines)
             else:
                 streams = [torch_gpu.cuda.Stream(self._index) for _ in range(channel.engines)]
-                self._copy_streams += streams
                 self._channels[channel.name] = CudaQueue(channel.name, self._run, streams)
         self._tiers = memory_of_tiers(
             hardware, files, self.later, direct=direct, pinning=CudaPinning(self._index)

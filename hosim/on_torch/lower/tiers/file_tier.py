@@ -52,7 +52,7 @@ class FileTier:
         self.capacity_bytes = capacity_bytes
         self.held_bytes = 0
         self.direct = direct
-        self._later = later
+        self.later = later
         self._numbers = count()
         parent = Path(directory)
         try:
@@ -94,10 +94,6 @@ class FileTier:
                 f"tensor {owner!r} of {wanted} does not fit into {self.tier} of {there}"
             )
         return FileBlock(self, self.folder / f"{next(self._numbers)}.bin", size_bytes)
-
-    def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:
-        """Call ``then`` once ``after`` is done."""
-        self._later(after, then)
 
     def close(self) -> None:
         """Remove the folder."""

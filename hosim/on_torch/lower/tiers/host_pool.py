@@ -8,7 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 from bisect import insort
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -94,7 +94,7 @@ class HostPool:
         self.capacity_bytes = capacity_bytes
         self.held_bytes = 0
         self.system_bytes = 0
-        self._later = later
+        self.later = later
         self._pinning = pinning
         self._slabs: list[Slab] = []
 
@@ -140,10 +140,6 @@ class HostPool:
         """Take back bytes that hold nothing any more."""
         self.held_bytes -= size_bytes
         slab.give_back(start, _aligned(size_bytes))
-
-    def later(self, after: Sequence[Event], then: Callable[[], None]) -> None:
-        """Call ``then`` once ``after`` is done."""
-        self._later(after, then)
 
     def shrink(self) -> None:
         """Return slabs without blocks to the system."""

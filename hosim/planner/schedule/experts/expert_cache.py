@@ -14,8 +14,6 @@ Experts are never written, so that a copy below stays valid and evicting one is 
 store.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ there goes to the next. A route has one channel or several (docs/contract.md, ru
 :mod:`hosim.planner.schedule.tiers_below.placement`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush

@@ -14,8 +14,6 @@ for as long as the tensor needs it takes it, so that what fills up spills to the
   tier, as ``fastest``. ``by_kind/KIND=TIER/...`` names other tiers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
