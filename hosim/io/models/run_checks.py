@@ -17,6 +17,7 @@ def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     ``given`` are those that the user gave.
     """
     refuse(_lengths(given, run, isinstance(config, Decoder)))
+    refuse(_without_blocks(given, run))
     _check_schedule(given, config, run)
     refuse(_of_training(given, config, run))
     refuse(_of_data(given, run))
@@ -61,6 +62,14 @@ def _lengths(given: Mapping[str, Any], run: Run, is_decoder: bool) -> Sequence[R
             "phase=decode is of one token a sequence; how many are in the cache is its context",
         ),
     )
+
+
+def _without_blocks(given: Mapping[str, Any], run: Run) -> Sequence[Rule]:
+    """Without blocks all keys are read: a number of blocks would change nothing."""
+    return [
+        (key, key in given and run.kv_block is None, f"{key} works with kv_block only")
+        for key in ("sink_blocks", "window_blocks", "chosen_blocks")
+    ]
 
 
 def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None:
