@@ -537,9 +537,20 @@ def _of_mixers(config: Decoder, run: Run) -> Sequence[Rule]:
 
 
 def _of_positions(config: Layered) -> Sequence[Rule]:
-    """A head and a table of positions have a size, and the positions are some that heads have."""
+    """Heads share those of keys evenly. A head and a table of positions have a size, and the
+    positions are some that heads have.
+    """
     kind, width = getattr(config, "positions", ""), int(getattr(config, "head_dim", 1))
+    heads, of_keys = (
+        getattr(config, "num_attention_heads", 0),
+        getattr(config, "num_key_value_heads", 1),
+    )
     return (
+        (
+            "config.num_key_value_heads",
+            heads % of_keys > 0,
+            f"expected a divisor of the {heads} heads of queries, got {of_keys}",
+        ),
         (
             "config.head_dim",
             not width,
