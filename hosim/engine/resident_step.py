@@ -11,6 +11,7 @@ from hosim.engine.replay import replay
 from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
+from hosim.units import LARGEST
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,16 @@ def _replayed(graph: Graph, hardware: Hardware) -> ResidentStep:
 
 
 def with_room(graph: Graph, hardware: Hardware) -> Hardware:
-    """The machine each of whose tiers could hold all tensors and workspaces at once."""
+    """The machine each of whose tiers could hold all tensors and workspaces at once. Raises
+    :class:`InputError` if these are more bytes than a tier can have.
+    """
     everything = sum(tensor.size_bytes for tensor in graph.tensors.each()) + sum(
         op.workspace_bytes for op in graph.ops.each()
     )
+    if everything > LARGEST:
+        raise InputError(
+            "its tensors and workspaces take more than 2^63-1 B together", where=graph.name
+        )
     tiers = [replace(t, capacity_bytes=max(everything, t.capacity_bytes)) for t in hardware.tiers]
     return replace(hardware, tiers=tuple(tiers))
 

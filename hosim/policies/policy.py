@@ -352,6 +352,7 @@ class Policy(InCells):
             self._setting(key).check(value, f"policy {self.name}: {key}")
         capacity = hardware.device.capacity_bytes
         budget = capacity if budget_bytes is None else min(capacity, budget_bytes)
+        _homes_exist(graph, hardware)
         if not self.plans_for(graph):
             refuse_other_processors(graph, f"policy {self.name} plans for ops of the device alone")
         given = {**self.parameters, **parameters}
@@ -498,6 +499,17 @@ def _function(path: str) -> Maker:
     module, _, name = path.partition(":")
     maker: Maker = getattr(importlib.import_module(module), name)
     return maker
+
+
+def _homes_exist(graph: Graph, hardware: Hardware) -> None:
+    """Raise :class:`InfeasibleError` if tensors start in a tier that the machine does not have."""
+    tiers = hardware.tier_index
+    for tensor in graph.tensors.alike:
+        if tensor.home is not None and tensor.home not in tiers:
+            raise InfeasibleError(
+                f"tensors start in {tensor.home!r}, which {hardware.name} does not have "
+                f"(tiers: {', '.join(tiers)})"
+            )
 
 
 def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:

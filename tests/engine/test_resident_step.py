@@ -22,6 +22,7 @@ from hosim.analysis import static_peak
 from hosim.analysis.costmodel import base_of, op_durations
 from hosim.cli.main import app
 from hosim.engine import resident_step
+from hosim.errors import InputError
 from hosim.graph import Graph
 from hosim.hardware import Hardware
 from hosim.io import save_hardware, save_workload
@@ -213,3 +214,10 @@ def test_a_part_is_one_because_it_says_so(names: Any, wholes: tuple[str, str], h
     b.tensor("y", 10)
     b.op("f", "matmul", inputs=[names[0]], outputs=["y"], duration_ns=5)
     assert resident_step(b.build(), H100).peak_bytes == held
+
+
+def test_more_bytes_than_a_tier_can_have_are_refused_by_the_graphs_name() -> None:
+    b = hosim.GraphBuilder("huge")
+    b.op("f", "m", inputs=[b.tensor(name, 2**62, "parameter") for name in "ab"], duration_ns=1)
+    with pytest.raises(InputError, match=r"^huge: its tensors and workspaces take more than 2\^63"):
+        resident_step(b.build(), hosim.load_hardware(hosim.find_hardware("h100-80gb-sxm")))

@@ -136,3 +136,32 @@ def test_an_index_without_a_size_says_nothing(folder):
     for content in ({}, {"metadata": {}}, {"metadata": None}, {"weight_map": {}}):
         write(folder, INDEX, content)
         assert "left_out" not in hosim.load(str(folder)).meta
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", '{"hidden_size": 256}', '{"model_type": ["llama"]}']
+)
+def test_a_config_of_a_folder_that_is_none_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(InputError, match=r"config\.json: ") as refused:
+        hosim.load(tmp_path)
+    assert "folder holds no graph" not in str(refused.value)
+
+
+def test_a_config_whose_model_type_comes_late_is_one(tmp_path):
+    names = {str(n): f"LABEL_{n}" for n in range(20_000)}
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": names, **CONFIG}))
+    assert hosim.load(tmp_path).tensors
+
+
+def test_a_config_with_the_mark_of_an_editor_is_read(tmp_path):
+    path = tmp_path / "marked.json"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(CONFIG).encode())
+    assert hosim.load(path).tensors
+
+
+def test_heads_of_keys_divide_those_of_queries(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, "num_key_value_heads": 3}))
+    with pytest.raises(InputError, match="num_key_value_heads: expected a divisor of the 4 heads"):
+        hosim.load(path)

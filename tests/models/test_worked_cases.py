@@ -213,6 +213,19 @@ def test_a_short_context_has_no_older_blocks():
     assert [t.home for t in graph.tensors if t.kind == "kv_cache"] == [None, None]
 
 
+def test_sinks_beyond_the_context_leave_the_block_that_is_written():
+    graph = blocks(context=16384, sink_blocks=99, layers=1, routing=None)
+    written = {graph.tensors[t].name for op in graph.ops for t in op.mutates}
+    assert written == {"model.layers.0.self_attn.kv_blocks[3]"}
+    assert {t.home for t in graph.tensors if t.kind == "kv_cache"} == {None}
+
+
+@pytest.mark.parametrize("key", ["sink_blocks", "window_blocks", "chosen_blocks"])
+def test_numbers_of_blocks_without_blocks_are_refused(key):
+    with pytest.raises(InputError, match=f"^{key}: {key} works with kv_block only$"):
+        build("x", {"model": "llama-3.1-8b", "phase": "decode", key: 2})
+
+
 def test_blocks_of_latents_are_read_by_every_head():
     graph = blocks(model="deepseek-v3", steps=2)
     cache = [t for t in graph.tensors if t.kind == "kv_cache"]

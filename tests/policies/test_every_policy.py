@@ -291,3 +291,13 @@ def test_what_makes_real_runs_slower_stands_beside_every_figure():
         note.startswith("slower: ")
         for note in hosim.replay(hosim.plan(workload, "h100", "unified_memory", "90%")).notes
     )
+
+
+@pytest.mark.parametrize("policy", policy_names())
+def test_a_home_that_the_machine_does_not_have_is_named(policy: str) -> None:
+    b = GraphBuilder("g")
+    b.op("f", "matmul", inputs=[b.tensor("w", 40, "parameter", home="tape")], duration_ns=1)
+    tiers = Tier("hbm", 100, 10**12), Tier("ddr", 100, 10**12)
+    machine = Hardware("box", tiers, _BOTH_WAYS, Compute({"bf16": 10**12}))
+    with pytest.raises(InfeasibleError, match=r"start in 'tape', which box .* \(tiers: hbm, ddr\)"):
+        policy_named(policy).plan(b.build(), machine, 100)

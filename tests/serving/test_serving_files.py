@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+import hosim
 from hosim.errors import InputError
 from hosim.serving import (
     EngineLimits,
@@ -408,6 +409,14 @@ def test_no_more_requests_than_the_limit(tmp_path, monkeypatch, row):
     (tmp_path / "r").write_text(head + row * 11)
     with pytest.raises(InputError, match="expected at most 10 records, got "):
         read_requests(tmp_path / "r")
+
+
+def test_requests_that_arrive_after_292_years_are_refused(tmp_path):
+    row = {"arrival_s": 0, "prompt_tokens": 5, "output_tokens": 2}
+    path = tmp_path / "requests.jsonl"
+    path.write_text(lines(row, {**row, "arrival_s": 10**10}))
+    with pytest.raises(InputError, match=r"^requests: the last token comes more than 2\^63-1 ns"):
+        hosim.serve("gpt2", "h100-80gb-sxm", path)
 
 
 def test_ids_of_blocks_are_numbers_that_a_table_can_hold(tmp_path):

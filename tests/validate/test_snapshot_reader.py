@@ -166,6 +166,14 @@ def test_the_device_of_a_snapshot():
             "oom, segment_alloc, segment_free, "
             "segment_map, segment_unmap, snapshot, user_defined, got 'sing'",
         ),
+        (
+            raw(device_traces=[[{**ENTRY, "size": 1.5}]]),
+            "device_traces[0][0]: expected a size from 0 to 4398046511104 bytes, got 1.5",
+        ),
+        (
+            raw(device_traces=[[{**ENTRY, "addr": "x"}]]),
+            "device_traces[0][0]: expected a whole number of at most 62 bits, got 'x'",
+        ),
         (raw(device_traces=[5]), "device_traces[0]: object of type 'int' has no len()"),
         (raw(allocator_settings=[1]), "allocator_settings: 'list' object has no attribute 'get'"),
     ],

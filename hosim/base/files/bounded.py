@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -66,8 +67,8 @@ def mapped(source: str) -> Iterator[memoryview]:
 
 
 def read_head(source: str) -> bytes:
-    """The first bytes of the file ``source``, at most :data:`HEAD`, unpacked if it is gzip. Raises
-    :class:`InputError`.
+    """The first bytes of the file ``source``, at most :data:`HEAD`, unpacked if it is gzip, and
+    without the mark that some editors put before UTF-8. Raises :class:`InputError`.
     """
     with opened(source) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -86,7 +87,7 @@ def read_head(source: str) -> bytes:
             found += piece
             if len(found) >= HEAD:
                 break
-        return found[:HEAD]
+        return found[:HEAD].removeprefix(BOM_UTF8)
 
 
 def read_directory(source: str) -> bytes:

@@ -114,7 +114,7 @@ def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
     if is_gguf(read_head(source)):
         return config_of_gguf(source)
     config = content(source, constants=True)
-    if not isinstance(config, dict) or "model_type" not in config:
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise InputError(
             "expected a config.json of transformers, which has a model_type", source=source
         )

@@ -161,7 +161,7 @@ def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
     """
     assert run.kv_block is not None
     count = -(-run.context // run.kv_block)
-    first = min(run.sink_blocks, count)
+    first = min(run.sink_blocks, count - 1)  # the one being written is of the window
     last = max(first, count - run.window_blocks)
     if config.kv_lora_rank:
         shape = (1, run.batch, 1, run.kv_block, config.kv_lora_rank + config.qk_rope_head_dim)

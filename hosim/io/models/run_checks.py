@@ -17,6 +17,7 @@ def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
     ``given`` are those that the user gave.
     """
     refuse(_lengths(given, run, isinstance(config, Decoder)))
+    refuse(_without_blocks(given, run))
     _check_schedule(given, config, run)
     refuse(_of_training(given, config, run))
     refuse(_of_data(given, run))
@@ -61,6 +62,14 @@ def _lengths(given: Mapping[str, Any], run: Run, is_decoder: bool) -> Sequence[R
             "phase=decode is of one token a sequence; how many are in the cache is its context",
         ),
     )
+
+
+def _without_blocks(given: Mapping[str, Any], run: Run) -> Sequence[Rule]:
+    """Without blocks all keys are read: a number of blocks would change nothing."""
+    return [
+        (key, key in given and run.kv_block is None, f"{key} works with kv_block only")
+        for key in ("sink_blocks", "window_blocks", "chosen_blocks")
+    ]
 
 
 def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None:
@@ -528,9 +537,20 @@ def _of_mixers(config: Decoder, run: Run) -> Sequence[Rule]:
 
 
 def _of_positions(config: Layered) -> Sequence[Rule]:
-    """A head and a table of positions have a size, and the positions are some that heads have."""
+    """Heads share those of keys evenly. A head and a table of positions have a size, and the
+    positions are some that heads have.
+    """
     kind, width = getattr(config, "positions", ""), int(getattr(config, "head_dim", 1))
+    heads, of_keys = (
+        getattr(config, "num_attention_heads", 0),
+        getattr(config, "num_key_value_heads", 1),
+    )
     return (
+        (
+            "config.num_key_value_heads",
+            heads % of_keys > 0,
+            f"expected a divisor of the {heads} heads of queries, got {of_keys}",
+        ),
         (
             "config.head_dim",
             not width,

@@ -18,6 +18,7 @@ from hosim.serving.blocks import KvLink, KvSetup
 from hosim.serving.requests import Request, RequestRows
 from hosim.serving.serve_options import SERVE
 from hosim.serving.weights import WeightSetup
+from hosim.units import LARGEST
 
 _OnMachine = TypeVar("_OnMachine", KvSetup, KvLink, WeightSetup)
 
@@ -99,9 +100,19 @@ def served(setup: ServeSetup) -> Served:
         found = serve_requests(asked, limits, blocks, time_of, **how)
     else:
         found = serve_on_instances(asked, limits, blocks, time_of, setup.instances, router, **how)
+    _check_years(found)
     again = partial(_served_in_draw, setup) if is_drawn(setup) else None
     arrived = _later(found.requests, -setup.request_ns)
     return replace(found, requests=arrived, about=setup.about, again=again)
+
+
+def _check_years(found: Served) -> None:
+    if max(sample.end_ns for sample in found.samples) > LARGEST:
+        raise InputError(
+            "the last token comes more than 2^63-1 ns (292 years) after time 0; check when the "
+            "requests arrive",
+            where="requests",
+        )
 
 
 def _later(requests: Sequence[Request], by_ns: int) -> tuple[Request, ...]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from hosim.base.files import check_json, read_bytes
+from hosim.base.whole_numbers import whole
 from hosim.engine.allocators import SHARED_POOL, BlockState, BlockUse, PoolId, SegmentState
 from hosim.errors import InputError
+from hosim.plain_text import shown
 from hosim.validate.snapshots.plain_pickle import load_plain
 
 Action = Literal[
@@ -222,14 +224,16 @@ def _pool_id(raw: Iterable[int] | None) -> PoolId | None:
 
 def _number(value: Any) -> int:
     """An address, a time or the number of something."""
-    if not -_LARGEST <= (found := int(value)) <= _LARGEST:
-        raise ValueError("expected a number of at most 62 bits")
+    found = whole(value)
+    if found is None or not -_LARGEST <= found <= _LARGEST:
+        raise ValueError(f"expected a whole number of at most 62 bits, got {shown(value, 40)}")
     return found
 
 
 def _size(value: Any) -> int:
-    if not 0 <= (found := int(value)) <= _LARGEST_SIZE:
-        raise ValueError(f"expected a size from 0 to {_LARGEST_SIZE} bytes")
+    found = whole(value)
+    if found is None or not 0 <= found <= _LARGEST_SIZE:
+        raise ValueError(f"expected a size from 0 to {_LARGEST_SIZE} bytes, got {shown(value, 40)}")
     return found
 
 

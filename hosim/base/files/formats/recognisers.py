@@ -4,11 +4,9 @@ of its format.
 They stand below all that reads these formats, so that an error can say what a file seems to be.
 """
 
-import os
 import re
 from pathlib import Path
 
-from hosim.base.files.bounded import read_head
 from hosim.base.files.formats import wire
 
 _MODEL_TYPE = re.compile(rb'"model_type"\s*:\s*"')
@@ -71,5 +69,4 @@ def is_model_config(head: bytes) -> bool:
 
 def is_model_folder(path: Path) -> bool:
     """Return whether a folder is a checkpoint as transformers writes it, by its ``config.json``."""
-    config = path / "config.json"
-    return config.is_file() and is_model_config(read_head(os.fspath(config)))
+    return (path / "config.json").is_file()
