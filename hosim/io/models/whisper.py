@@ -12,8 +12,8 @@ from hosim.io.models.tape import Tape, Value
 
 @dataclass(frozen=True, slots=True)
 class Whisper:
-    """Fields as in the public ``config.json`` files. The sound has ``2 * max_source_positions``
-    frames of ``num_mel_bins``.
+    """The sizes of Whisper. Fields are named as in the public ``config.json`` files. The sound has
+    ``2 * max_source_positions`` frames of ``num_mel_bins``.
     """
 
     d_model: int
@@ -31,13 +31,13 @@ class Whisper:
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers of the half that has more."""
+        """The layers of the half that has more."""
         return max(self.encoder_layers, self.decoder_layers)
 
 
 def whisper(t: Tape, config: Whisper, run: Run) -> Value:
-    """The loss of ``sequence`` tokens in training, else their logits; in a decode those of the next
-    token, from caches of both halves.
+    """The loss of ``sequence`` tokens in training, else their logits; in a decode the logits of the
+    next token, from caches of both halves.
     """
     shape = (run.batch, run.tokens)
     with t.scope("model"):
@@ -70,8 +70,8 @@ def whisper(t: Tape, config: Whisper, run: Run) -> Value:
 
 
 def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
-    """The sound: two convolutions, of which the second halves the frames, and layers without a
-    mask.
+    """The encoded sound: two convolutions, of which the second halves the frames, and layers
+    without a mask.
     """
     frames = 2 * config.max_source_positions
     sound = t.held("input_features", (run.batch, frames, config.num_mel_bins), run.dtype, "input")
