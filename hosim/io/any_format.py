@@ -97,8 +97,8 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
         )
     text = source.head.lstrip()[:1] in (b"{", b"[") or source.path.name.endswith((".yaml", ".yml"))
     if not source.hosim_kind and text and os.path.getsize(path) <= len(source.head):
-        # report broken JSON or YAML with the place of the error; long files are not read beyond their
-        # head
+        # report broken JSON or YAML with the place of the error; long files are not read beyond
+        # their head
         content(os.fspath(path))
     known = "; ".join(known_formats())
     raise InputError(
@@ -107,8 +107,8 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
 
 
 # -- workloads by name -----------------------------------------------------------------------------
-# A workload's name is a path, a shipped workload, or a model with parameters of its builder, such as
-# ``gpt2:phase=decode:batch=8``.
+# A workload's name is a path, a shipped workload, or a model with parameters of its builder, such
+# as ``gpt2:phase=decode:batch=8``.
 #
 # A model is a preset or the path of a ``config.json``.
 

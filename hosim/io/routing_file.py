@@ -127,5 +127,5 @@ def _generated(routing: Routing, arguments: Mapping[str, Any], source: str | Non
 
 
 def routing_to_dict(routing: Routing) -> dict[str, Any]:
-    """The routing as in its file, with its trace step by step."""
+    """Return the routing as in its file, with its trace step by step."""
     return _routing(routing.graph).write(routing)

@@ -19,15 +19,15 @@ optional)::
 
     training: {optimizer: adamw-master, micro_batches: 1, autocast: bf16, checkpoint: true}
 
-A spec may instead have the parameters of a builder of :mod:`hosim.io.models`, which needs only hosim::
+Or a spec has the parameters of a builder of :mod:`hosim.io.models`, which needs only hosim::
 
     format: hosim.spec/1
     name: llama-3.1-8b-train-4k
     builder: {model: llama-3.1-8b, phase: train, sequence: 4096}
 
 ``versions`` are those that made the workload file beside the spec. Other versions may trace another
-graph; the importer records its versions in ``meta``. ``sha256`` is the digest of that workload file,
-unpacked.
+graph; the importer records its versions in ``meta``. ``sha256`` is the digest of that workload
+file, unpacked.
 """
 
 import os

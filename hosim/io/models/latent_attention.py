@@ -237,8 +237,8 @@ def _absorbed(
 #
 # One head has the keys and values of all queries. A compressor makes an entry of every
 # ``compress_rate`` tokens with weights of its own. With an indexer it takes twice as many tokens,
-# and a query sees only the entries that the indexer chooses. A decoding step keeps the tokens of its
-# unfinished entry, and is timed as the step that completes it.
+# and a query sees only the entries that the indexer chooses. A decoding step keeps the tokens of
+# its unfinished entry, and is timed as the step that completes it.
 
 
 def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> Value:

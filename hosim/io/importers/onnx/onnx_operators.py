@@ -288,11 +288,12 @@ def onnx_flops(
     """The FLOP of an operator with inputs of these shapes (``None``: absent) whose first output has
     the shape ``made``.
 
-    0 for operators that are bound by the bytes they move, and for operands of unexpected rank.
+    It is 0 for operators that are bound by the bytes they move, and for operands of unexpected
+    rank.
     """
     shapes = list(inputs)
     if operator in ("QLinearMatMul", "QLinearConv"):
-        shapes = shapes[0:1] + shapes[3:4]  # scales and zero points stand between
+        shapes = shapes[0:1] + shapes[3:4]  # without the scales and zero points between them
     given = [shape for shape in shapes if shape is not None]
     if len(given) < 2 or not given[0] or not given[1]:
         return 0
@@ -317,15 +318,15 @@ def onnx_flops(
 def onnx_kernel(
     operator: str, inputs: Sequence[Dims | None], made: Dims, flops: int
 ) -> KernelSizes:
-    """The class of kernels of a product with one matrix, and its sizes."""
+    """The class of kernels of a product with one matrix, and its sizes; else :data:`UNKNOWN`."""
     if operator not in ("MatMul", "Gemm") or len(inputs) < 2 or inputs[1] is None:
         return UNKNOWN
     return product_kernel(made, inputs[1], flops)
 
 
 def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> int:
-    """Queries times keys and weights times values, including past ones and those that a causal mask
-    hides.
+    """The FLOP of queries times keys and weights times values, with past ones and those that a
+    causal mask hides.
     """
     q, k, v, _, past = ([*inputs] + [None] * 5)[:5]
     if (
@@ -348,7 +349,7 @@ def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> 
 
 
 def _einsum(equation: str, given: Sequence[Dims]) -> int:
-    """The product of all sizes of two operands without an ellipsis."""
+    """The FLOP of an einsum of two operands without an ellipsis: twice the product of all sizes."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != 2 or [*map(len, terms)] != [*map(len, given)]:
         return 0

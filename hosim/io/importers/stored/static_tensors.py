@@ -193,7 +193,7 @@ class Recording:
         inputs = [
             s for s in dict.fromkeys(t.storage for t in reads) if s not in written and s not in own
         ]
-        # the dtype of a matrix unit's operands, as in hosim.io.importers.torch_programs.torch_kernels
+        # the dtype of a matrix unit's operands, as in ...torch_programs.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
         unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
         uses = self._uses(reads, writes, part, made)
