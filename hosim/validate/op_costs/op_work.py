@@ -254,7 +254,7 @@ def _dtype(operator: CpuOp, kernels: Sequence[str]) -> str:
     found = next(
         (DTYPES[name] for name in operator.dtypes if isinstance(name, str) and name in DTYPES), None
     )
-    if found is None:  # of lists of tensors the type is not recorded
+    if found is None:  # the type of lists of tensors is not recorded
         items = next((int(match[1]) for name in kernels if (match := _OPAQUE.search(name))), 0)
         named = next(
             (
@@ -269,14 +269,14 @@ def _dtype(operator: CpuOp, kernels: Sequence[str]) -> str:
 
 
 def _relaid(operator: CpuOp, layouts: Sequence[tuple[int, DeviceOp]], outputs: Output) -> int:
-    """Bytes read and written by so many changes of layout of a convolution's tensors."""
+    """The bytes read and written by these layout changes of a convolution's tensors."""
     tensors = tensors_of(operator)
     to = sum(bool(_TO_CHANNELS_LAST.search(op.name)) for _, op in layouts)
     back = len(layouts) - to
     sizes = [bytes_of([tensor]) for tensor in tensors[:3]]
     if (
         "backward" in operator.name
-    ):  # gradient, input and weight, in either order: the gradient is read twice
+    ):  # gradient, input and weight, in any order: the gradient is read twice
         gradient, taken, weight = (*sizes, 0, 0, 0)[:3]
         return 2 * ((2 * gradient + taken + weight) * to // 4 + (taken + weight) * back // 2)
     made = outputs.get((tensors[0][0], tensors[1][0]), ())

@@ -1,14 +1,14 @@
 """Kernels that fill the device, and so keep others from starting.
 
-Kernels of several streams run at the same time only if there is room for their blocks. A kernel with
-more blocks than the device holds at once keeps every other kernel from starting until its last
-blocks are placed. The number of blocks that fit follows from the threads, registers and shared
+Kernels of several streams run at once only if there is room for their blocks. A kernel with more
+blocks than the device holds at once keeps every other kernel from starting until its last blocks
+are placed. The number of blocks that fit follows from the threads, registers and shared
 memory of a block and of a multiprocessor, as in CUDA's occupancy calculation (without its rounding
 of registers and shared memory to allocation units).
 
-Devices and the priorities of streams decide if kernels wait for that room, but recordings do not
-have them. So it is judged by the majority of the kernels that could have waited. Collectives start
-at once.
+Kernels wait for that room or not, depending on the device and on the priorities of streams, which
+recordings do not have. So the majority of the kernels that could have waited decides. Collectives
+start at once.
 """
 
 import re

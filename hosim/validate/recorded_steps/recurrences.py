@@ -171,7 +171,7 @@ Likeness = tuple[StreamId, Place, tuple[str, ...]]
 
 
 def _by_period(built: Structure) -> Iterable[list[int]]:
-    """The ops of streams whose names repeat after a period, by their position in it and their
+    """Group the ops of streams whose names repeat after a period, by their position in it and their
     name.
     """
     groups: defaultdict[tuple[StreamId, int, str], list[int]] = defaultdict(list)
@@ -185,7 +185,7 @@ def _by_period(built: Structure) -> Iterable[list[int]]:
 
 
 def _shortest_period(names: Sequence[str]) -> int:
-    """After how many ops nearly all names repeat; 0 if they do not."""
+    """Return the number of ops after which nearly all names repeat; 0 if they do not."""
     sequence = numbered(names)
     some = (
         np.linspace(0, len(names) // 2 - 1, 64).astype(int) if len(names) > 1 else np.zeros(0, int)
@@ -193,7 +193,7 @@ def _shortest_period(names: Sequence[str]) -> int:
     for shift in range(1, len(names) // 2 + 1):
         if (
             np.mean(sequence[some] == sequence[some + shift]) < _REPEATED - 0.2
-        ):  # most shifts end here
+        ):  # most shifts are rejected here
             continue
         if np.mean(sequence[shift:] == sequence[:-shift]) >= _REPEATED:
             return shift
@@ -201,8 +201,8 @@ def _shortest_period(names: Sequence[str]) -> int:
 
 
 def _alike(built: Structure, issued: bool, placed: bool, beside: int) -> Iterable[list[int]]:
-    """The ops by what they have in common: their neighbours on their stream, or in the order in
-    which the host ``issued`` them.
+    """Group the ops with the same name and neighbours on their stream, or in the order in which the
+    host ``issued`` them.
     """
     ops = built.trace.ops
     places = _places(built) if placed else {}
@@ -218,8 +218,8 @@ def _alike(built: Structure, issued: bool, placed: bool, beside: int) -> Iterabl
 
 
 def _places(built: Structure) -> Mapping[int, Place]:
-    """The place of each op in a CUDA graph; one that was launched before the recording has that of its
-    repetition.
+    """Return the place of each op in a CUDA graph. An op that was launched before the recording has
+    the place of its repetition.
     """
     ops = built.trace.ops
     places: dict[int, Place] = {}

@@ -69,8 +69,8 @@ def percentile95(errors: Sequence[int]) -> int:
 def start_errors(
     ops: Sequence[DeviceOp], starts_ns: Sequence[int], ends_ns: Sequence[int] | None = None
 ) -> StartErrors:
-    """The errors of predicted starts of a recording's ops, whose durations are as recorded unless
-    their ends are predicted as well.
+    """Return the errors of predicted starts of a recording's ops. Durations are as recorded, unless
+    ends are predicted, too.
     """
     if not ops:
         return StartErrors(0, 0, 0, 0, 0, 0, 0, 0)
