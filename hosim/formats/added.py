@@ -29,7 +29,7 @@ def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
 
 
 def loaders() -> Mapping[str, Callable[[Path], Graph]]:
-    """Return the loader of each of them."""
+    """Return the loader of each format."""
     return {
         "G10 folder": lambda path: room.import_g10(path),
         "Chakra trace": lambda path: room.import_chakra(path),

@@ -22,10 +22,10 @@ Kinds are not in the format. A global tensor is a ``parameter`` if a kernel that
 updates it, an ``optimizer_state`` if only such kernels use it, else a ``buffer``. Others are
 ``input`` if they are read before anything writes them (held from the start of the step to their
 last use, not persistent: each step brings its own), else ``gradient`` if the first to write them is
-the loss, a backward kernel or a sum of gradients, else ``activation``. The simulator lists token ids
-and masks among the weights, with a gradient; they cannot be distinguished and become parameters.
-So do biases that it expands to the whole batch, which gives BERT-base "weights" of 16.6 GiB at
-batch 256.
+the loss, a backward kernel or a sum of gradients, else ``activation``. The simulator lists token
+ids and masks among the weights, with a gradient; they cannot be distinguished and become
+parameters. So do biases that it expands to the whole batch, which gives BERT-base "weights" of
+16.6 GiB at batch 256.
 
 The replay differs from the simulator of the published iteration times:
 

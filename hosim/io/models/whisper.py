@@ -94,8 +94,8 @@ def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
 
 
 def _convolved(t: Tape, run: Run, name: str, x: Value, width: int, frames: int) -> Value:
-    """Each of ``frames`` frames from three of ``x`` [batch, frames, channels], as a vector of
-    ``width``.
+    """Return ``frames`` frames, each a vector of ``width`` computed from three frames of ``x``
+    [batch, frames, channels].
     """
     with t.scope(name):
         return convolution(
@@ -138,7 +138,9 @@ def _decoder_layer(t: Tape, config: Whisper, run: Run, x: Value, memory: Value |
 
 
 def _keys(t: Tape, run: Run, x: Value, heads: int) -> tuple[Value, Value]:
-    """Keys, which have no bias, and values [batch, heads, tokens, width] of ``x``."""
+    """Return the keys and the values of ``x``, each [batch, heads, tokens, width]. The keys have no
+    bias.
+    """
     batch, tokens, hidden = x.shape
     k, v = [dense(t, run, f"{name}_proj", x, hidden, bias=name == "v") for name in "kv"]
     shape = (batch, heads, tokens, hidden // heads)

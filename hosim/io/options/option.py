@@ -60,7 +60,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The name at the shell, for sentences."""
+        """Return the name as at the shell, for use in sentences."""
         if self.argument:
             return (self.metavar or self.name).removesuffix("...")
         return self.flags[0] if self.flags else "--" + self.name.replace("_", "-")

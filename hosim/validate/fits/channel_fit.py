@@ -3,8 +3,9 @@ memory, with a curve by size if needed.
 
 Each direction and kind of host memory is fitted separately, as if alone on its channel: the cost of
 simultaneous directions is not fitted. The fit uses all copies to and from the host of a trace, and
-every repeat of a bandwidth sweep. A line through most copies ignores those that took long, but a plan pays
-for them, too. So the whole fit is stretched until its copies take the recorded total time.
+every repeat of a bandwidth sweep. A line through most copies ignores those that took long, but a
+plan pays for them, too. So the whole fit is stretched until its copies take the recorded total
+time.
 """
 
 from bisect import bisect_left

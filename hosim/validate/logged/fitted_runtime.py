@@ -215,14 +215,14 @@ def fit_runtime(
 
 
 def _over(run: RunBeside, speed: float, share: float) -> float:
-    """The logarithm of the time of a run under figures over that which was measured."""
+    """Return the logarithm of the ratio of a run's time with these figures to its measured time."""
     after = run.after_s * (run.share / share if share else 1.0)
     return log((run.device_s / speed + after) / run.true_s)
 
 
 def _figure(value: float, left: Sequence[float]) -> RuntimeFigure:
-    """A figure with the standard deviation of what is left of several runs; of one it is
-    assumed.
+    """Return a figure with the standard deviation of its runs' residuals. With one run, a deviation
+    is assumed.
     """
     value = _rounded(value)
     if len(left) == 1:

@@ -218,7 +218,9 @@ def _work(
 def _alike(
     trace: KinetoTrace, works: Sequence[OpWork], left: Sequence[int]
 ) -> tuple[list[OpWork], list[int]]:
-    """Works of kernels without an operator, and those of which nothing is known still."""
+    """Return the works of those ops in ``left`` that have no operator but are launched like an op
+    with a known work, and the other ops in ``left``.
+    """
     same: dict[Any, OpWork | None] = {}
     for work in works:
         if len(work.ops) == 1:

@@ -235,7 +235,9 @@ def _errors(built: Structure, replayed: StructuralReplay) -> StartErrors:
 
 
 def explains(errors: StartErrors, *rivals: StartErrors) -> bool:
-    """Return whether errors are within the bounds, beside those of the trivial predictions."""
+    """Return whether the errors are within the bounds, also in comparison with the trivial
+    predictions.
+    """
     return within(errors) and behind(errors, *rivals) <= BEHIND * errors.span_ns
 
 

@@ -235,7 +235,7 @@ def _with_past(shown: _Heads, past: Dims | None) -> Answer:
 
 
 def _experts(places: Sequence[int], packed: bool) -> Callable[[ContribCall], Answer]:
-    """Each token is multiplied by the matrices of as many experts as ``k`` says."""
+    """The products of each token with the matrices of ``k`` experts."""
 
     def answer(call: ContribCall) -> Answer:
         shape = call.dims(0)

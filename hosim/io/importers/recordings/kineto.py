@@ -478,8 +478,8 @@ _Entry = tuple[int, Mapping[str, Any], str]
 # If a trace has no correlation numbers, its arrows (``ac2g`` flow events) tell which call
 # launched each op.
 #
-# An arrow has an id, a beginning (``s``) and an end (``f``). Each of the two has a process, a thread
-# and a time that lies within the call or op that it belongs to.
+# An arrow has an id, a beginning (``s``) and an end (``f``). Each of the two has a process, a
+# thread and a time that lies within the call or op that it belongs to.
 
 
 def flow_ids(kept: Sequence[_Entry], listed: Iterable[object]) -> Mapping[int, int]:
