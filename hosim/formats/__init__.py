@@ -1,4 +1,4 @@
-"""Formats of other programs, which the core does without: MindIR, Chakra, Nsight Systems, G10,
+"""Formats of other programs, without which the core works: MindIR, Chakra, Nsight Systems, G10,
 inductor, hyper-parallel; and exports.
 """
 

@@ -9,8 +9,8 @@ accesses by name and sets as lists (:mod:`hosim.formats.bridges.hyper_parallel_p
      "storage_sizes": {"3": 4096}, "retained_sids": [], "memory_limit_bytes": 1073741824,
      "d2h_bandwidth_gbps": 16.0, "h2d_bandwidth_gbps": 16.0}
 
-Its ``gbps`` are GiB/s, because its warm-up measures them so. It traces storages of activations
-only, not of parameters and inputs.
+Its ``gbps`` are GiB/s, the unit in which its warm-up measures them. It traces storages of
+activations only, not of parameters and inputs.
 """
 
 import os
@@ -36,7 +36,7 @@ _DEFAULT_GBPS = 16.0
 
 @dataclass(frozen=True, slots=True)
 class TracedOp:
-    """One op: storages that it reads and those that it writes, each once, in the order of the
+    """One op: the storages that it reads and those that it writes, each once, in the order of the
     trace.
     """
 
@@ -48,8 +48,8 @@ class TracedOp:
 
 @dataclass(frozen=True, slots=True)
 class ActivationTrace:
-    """A trace in integers: bytes by storage, and in ``limit_bytes`` the device memory for
-    activations (``None``: all of it).
+    """A trace in integers: bytes by storage; ``limit_bytes`` is the device memory for activations
+    (``None``: all of it).
     """
 
     ops: tuple[TracedOp, ...]
@@ -61,10 +61,10 @@ class ActivationTrace:
 
 
 def import_hyper_parallel(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the trace at ``path`` (plain or gzip), named after the file. Sizes are bytes,
-    durations nanoseconds.
+    """Return the graph of the trace at ``path`` (plain or gzip), named after the file. Sizes are in
+    bytes, durations in nanoseconds.
 
-    Raises :class:`InputError` for a file that is damaged, with the path inside it.
+    Raises :class:`InputError` for a damaged file, with the place in it.
     """
     source = os.fspath(path)
     document = read_json(source, "an activation trace", "write it again")
@@ -73,7 +73,9 @@ def import_hyper_parallel(path: str | os.PathLike[str]) -> Graph:
 
 
 def read_document(document: Any) -> ActivationTrace:
-    """The trace in the data of such a file. Raises :class:`InputError` with the path inside it."""
+    """Return the trace in the data of such a file. Raises :class:`InputError` with the path inside
+    it.
+    """
     expect(document, dict, "an object with ops and storage_sizes")
     sizes = _sizes(document.get("storage_sizes"))
     listed = expect(document.get("ops"), list, "a list of at least one op", "ops", when=bool)
@@ -90,8 +92,8 @@ def read_document(document: Any) -> ActivationTrace:
 
 
 def graph_of(trace: ActivationTrace, name: str, *, retained_to_the_end: bool = False) -> Graph:
-    """The workload of a trace: a tensor for each storage that an op accesses, one op after the
-    other on ``compute``.
+    """Return the workload of a trace: a tensor for each storage that an op accesses, one op after
+    the other on ``compute``.
 
     The first access of a storage produces it if it writes; a later write mutates it, as an in-place
     op does. A storage that is read before it is written exists from the start. With

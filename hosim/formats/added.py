@@ -1,4 +1,4 @@
-"""The additions of this room to the core (:mod:`hosim.extensions`)."""
+"""Everything that this room adds to the core (:mod:`hosim.extensions`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 
 def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
-    """Return the recognisers of its formats, by their titles, below the one of the core before
-    which they are tried.
+    """Return the recognisers of its formats, by title, under the format of the core before which
+    they are tried.
     """
     return {
         "PyTorch profile (Kineto)": {"G10 folder": lambda source: room.is_g10(source.path)},
@@ -29,7 +29,7 @@ def formats() -> Mapping[str, Mapping[str, Callable[[Source], bool]]]:
 
 
 def loaders() -> Mapping[str, Callable[[Path], Graph]]:
-    """Return the loader of each of them."""
+    """Return the loader of each format."""
     return {
         "G10 folder": lambda path: room.import_g10(path),
         "Chakra trace": lambda path: room.import_chakra(path),
@@ -40,17 +40,15 @@ def loaders() -> Mapping[str, Callable[[Path], Graph]]:
 
 
 def recordings() -> Sequence[tuple[Callable[[bytes], bool], Callable[..., Any]]]:
-    """Return the recognisers of the recordings that it reads, by how a file begins, and their
-    readers.
-    """
+    """Return pairs of a recogniser of a recording, by the file's first bytes, and its reader."""
     from hosim.formats.nsight import read_nsys
 
     return [(room.is_nsys, read_nsys)]
 
 
 def commands() -> Mapping[str, Mapping[str, tuple[Callable[..., None], str, Sequence[str]]]]:
-    """Its commands with their sections and examples, below the one of the core before which help
-    lists them.
+    """Return its commands with their sections and examples, under the command of the core before
+    which help lists them.
     """
     from hosim.formats.cmd_export import export
 

@@ -4,10 +4,10 @@ Every node is an op that waits for its ``data_deps`` and takes its recorded dura
 microseconds. Host nodes run on ``host<thread>``, device nodes on ``compute`` (the busiest stream)
 and ``stream<id>``. Device nodes use the tensors that the trace lists for them. Host nodes hold no
 tensors, but a tensor that a host operator returns without taking it is a new storage. The FLOP of a
-host operator, by its name and shapes (:mod:`hosim.io.importers.aten_flops`), are those of the longest
-device node that waits for it.
+host operator follow from its name and shapes (:mod:`hosim.io.importers.aten_flops`); the longest
+device node that waits for it gets them.
 
-The protobuf is read by its wire format, and only the fields that matter here: one
+The protobuf is read by its wire format, and only the fields that are used: one
 ``GlobalMetadata``, then messages ``Node`` of ``et_def.proto``, each preceded by its length.
 """
 
@@ -57,7 +57,7 @@ _TENSOR = re.compile(
 )
 _PART = re.compile(
     r"\((\d{1,9})\)$", re.ASCII
-)  # an operator that calls others is split into several nodes: name(0), name(1)
+)  # an operator that calls others has several nodes: name(0), name(1)
 _LARGEST = 1 << 60
 _MESSAGES = (5, 6, 7)
 """Types of nodes that send or receive."""
@@ -82,20 +82,20 @@ class _ChakraNode:
 
     @property
     def duration_ns(self) -> int | None:
-        """Return the duration in the trace; a node of the host that has none takes no time."""
+        """The duration in the trace, in nanoseconds; a host node without one takes no time."""
         if self.duration_us is None and self.on_host and not (self.num_ops or self.moved_bytes):
             return 0
         return None if self.duration_us is None else self.duration_us * 1000
 
     @property
     def operator(self) -> str:
-        """The operator without its library and the number of its part."""
+        """The operator without its library and its part number."""
         return _PART.sub("", self.name).rpartition("::")[2]
 
 
 def import_chakra(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the Chakra trace at ``path`` (plain or gzip), named after the file. Sizes are
-    bytes, durations nanoseconds.
+    """Return the graph of the Chakra trace at ``path`` (plain or gzip), named after the file. Sizes
+    are in bytes, durations in nanoseconds.
 
     Raises :class:`InputError`, with the node's place in the file, for a damaged file and for
     circular dependencies.
@@ -187,7 +187,7 @@ def _wire_node(reader: formats.Reader, fields: formats.Fields, where: str) -> _C
 
 
 def _figure(value: int | formats.Part, name: str, where: str) -> int:
-    """A whole number of an attribute, whichever of its types it is written in."""
+    """Return a whole number of an attribute, in whichever of its types it is written."""
     if not isinstance(value, int):
         number = unpack("<d", value)[0] if len(value) == 8 else -1
         value = int(number) if number >= 0 and number == number // 1 else _LARGEST
@@ -197,7 +197,9 @@ def _figure(value: int | formats.Part, name: str, where: str) -> int:
 
 
 def _call(reader: formats.Reader, fields: formats.Fields) -> CallShapes | None:
-    """An operator's call by shapes and values, if the trace has them; what it returns by shapes."""
+    """Return an operator's call with its shapes and values, if the trace has them, and the shapes
+    of its results.
+    """
     given, made = (
         reader.fields(info) if isinstance(info := fields.get(n, (b"",))[-1], bytes) else {}
         for n in (8, 9)
@@ -214,7 +216,7 @@ def _call(reader: formats.Reader, fields: formats.Fields) -> CallShapes | None:
 
 
 def _list(text: str) -> Sequence[Any]:
-    """A list in Python's notation; empty if it is none."""
+    """Read a list in Python's notation; empty for any other text."""
     try:
         found = json.loads(text.replace("'", '"').replace("True", "true").replace("False", "false"))
     except (ValueError, RecursionError):
@@ -223,7 +225,9 @@ def _list(text: str) -> Sequence[Any]:
 
 
 def _dims(shape: Any) -> Sequence[int] | None:
-    """A shape with sizes, if it is one; the trace has empty lists for what is no tensor."""
+    """Return the shape, if it has sizes, else None; the trace has empty lists for arguments that
+    are no tensors.
+    """
     return (
         shape
         if isinstance(shape, list)
@@ -243,7 +247,9 @@ def _number(fields: formats.Fields, number: int, where: str) -> int:
 def _tensors(
     reader: formats.Reader, fields: formats.Fields, number: int, where: str
 ) -> Sequence[TracedTensor]:
-    """The tensors in the ``values`` of an input or output, which are lists in Python's notation."""
+    """Return the tensors in the ``values`` of an input or output, which are lists in Python's
+    notation.
+    """
     listed = formats.parts(fields, number)
     text = formats.text(reader.fields(listed[-1]), 1) if listed else ""
     if text and not (text.startswith("[") and text.endswith("]")):
@@ -258,7 +264,7 @@ def _tensors(
 
 
 def _in_order(nodes: Sequence[_ChakraNode]) -> Iterator[_ChakraNode]:
-    """The nodes by id, except that a node comes after those it waits for."""
+    """Yield the nodes by id, but each after those that it waits for."""
     by_id = {node.id: node for node in nodes}
     if len(by_id) < len(nodes):
         raise InputError("expected every node's id once")
@@ -325,8 +331,8 @@ def _build(name: str, nodes: Sequence[_ChakraNode]) -> Graph:
 
 
 def _unsaid(ordered: Sequence[_ChakraNode]) -> Mapping[str, Sequence[str]]:
-    """Return lines on what the trace does not say of the times of its nodes, and on what they are
-    then taken to be.
+    """Return lines on the times that the trace does not give for its nodes, and on the assumptions
+    about them.
     """
     silent = sum([node.duration_us is None and node.duration_ns == 0 for node in ordered])
     counted_in = any([node.num_ops and node.duration_us is None for node in ordered])
@@ -338,8 +344,8 @@ def _unsaid(ordered: Sequence[_ChakraNode]) -> Mapping[str, Sequence[str]]:
 
 
 def _flops(ordered: Sequence[_ChakraNode]) -> Mapping[int, int]:
-    """FLOP by device node: those of each host operator, at the longest node that waits for a part
-    of it.
+    """Return the FLOP by device node: those of each host operator go to the longest node that waits
+    for a part of it.
     """
     whole: dict[int, _ChakraNode] = {}
     waiting: dict[int, _ChakraNode] = {}
@@ -374,7 +380,7 @@ def _flops(ordered: Sequence[_ChakraNode]) -> Mapping[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _OpStorages:
-    """Storages of one op, by number."""
+    """The storages of one op, by number."""
 
     reads: Sequence[int]
     made: Sequence[int]
@@ -405,8 +411,8 @@ def _uses(node: _ChakraNode, storages: Storages, announced: set[int]) -> _OpStor
 
 
 def _streams(nodes: Sequence[_ChakraNode]) -> Mapping[tuple[bool, int | None], str]:
-    """The stream of every host thread and device stream; ``compute`` is the busiest device stream,
-    the first of equals.
+    """Name the stream of every host thread and device stream; ``compute`` is the busiest device
+    stream, the first of equals.
     """
     busy: Counter[int | None] = Counter()
     for node in nodes:
@@ -425,8 +431,8 @@ def _streams(nodes: Sequence[_ChakraNode]) -> Mapping[tuple[bool, int | None], s
 
 
 def _kind(node: _ChakraNode, by_id: Mapping[int, _ChakraNode]) -> str:
-    """``all_reduce`` and the like for a transfer, else the kind of the host operator that the node
-    is or waits for first.
+    """Return ``all_reduce`` and the like for a transfer, else the kind of the host operator that
+    the node is or first waits for.
     """
     if node.type == 7 and node.collective is not None and node.collective < len(_COLLECTIVES):
         return _COLLECTIVES[node.collective]

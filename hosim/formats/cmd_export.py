@@ -95,7 +95,7 @@ def _to_mindspore(
     output: Path | None,
     json: bool,
 ) -> None:
-    """Search settings of MindSpore, and give out the best of them."""
+    """Search settings of MindSpore, and print or write the best one."""
     best: bridges.Tried | None = None
     tried, interrupted = 0, False
     try:
@@ -130,7 +130,7 @@ def _give(
     output: Path | None,
     json: bool,
 ) -> None:
-    """Write the settings to a file, which ``said`` sums up, or print them."""
+    """Write the settings to a file, and report ``said``; or print them."""
     from hosim.base.files import write_bytes
     from hosim.io import to_json
 
@@ -144,7 +144,7 @@ def _give(
 
 
 def _against(makespan_ns: int | None, target_ns: int | None) -> str:
-    """A makespan against the plan's, for people."""
+    """Return a makespan relative to the plan's, as text."""
     if makespan_ns is None:
         return "does not fit"
     return (

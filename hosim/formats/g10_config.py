@@ -1,33 +1,33 @@
 """Importer of the training graphs that the published G10 simulator writes (MICRO'23, github
 platformxlab/G10).
 
-A folder holds ``tensors.config`` (one line a tensor) and ``kernels.config`` (one block a kernel, in
-execution order), each plain or gzipped. What their fields mean is read off the simulator's source
-(``src/analysis.cc``, ``src/main.cc``):
+A folder has ``tensors.config`` (one line for each tensor) and ``kernels.config`` (one block for
+each kernel, in execution order), each plain or gzipped. The simulator's source
+(``src/analysis.cc``, ``src/main.cc``) defines their fields:
 
 - *Bytes* are rounded up to pages of 4 KiB, tensor by tensor (``Tensor::Tensor``). Elements are
   fp32.
-- *Global* tensors are those that the simulator calls weights: allocated throughout, across
-  iterations. All others live from their first to their last use
-  (``tensor_first_pass_liveness_analysis``), and nothing else counts as device memory.
+- *Global* tensors are the simulator's weights: they stay allocated across iterations. All others
+  live from their first to their last use (``tensor_first_pass_liveness_analysis``), and nothing
+  else counts as device memory.
 - *Execution time* is in cycles of a 1.2 GHz clock of an A100 of 40 GB, with everything resident;
   their sum is the "ideal" time of its results.
-- *In place*: a tensor among both the inputs and the outputs of a kernel, or an output that is there
-  already, is mutated.
-- *Workspace* is not marked. The simulator makes it an output of its kernel that nothing reads; so
-  every tensor that a single kernel writes and no other uses becomes workspace here. A dead result
-  looks the same, and needs the same memory.
+- *In place*: a tensor is mutated if it is among both the inputs and the outputs of a kernel, or if
+  it is an output that exists already.
+- *Workspace* is not marked. The simulator makes it an output of its kernel that nothing reads. So
+  every tensor that one kernel writes and no other uses is workspace here. A dead result looks the
+  same, and needs the same memory.
 
 Kinds are not in the format. A global tensor is a ``parameter`` if a kernel that applies gradients
 updates it, an ``optimizer_state`` if only such kernels use it, else a ``buffer``. Others are
 ``input`` if they are read before anything writes them (held from the start of the step to their
 last use, not persistent: each step brings its own), else ``gradient`` if the first to write them is
-the loss, a backward kernel or a sum of gradients, else ``activation``. Token ids and masks that the
-simulator lists among the weights, with a gradient, cannot be told apart and become parameters; so
-do biases that it expands to the whole batch, which gives BERT-base "weights" of 16.6 GiB at batch
-256.
+the loss, a backward kernel or a sum of gradients, else ``activation``. The simulator lists token
+ids and masks among the weights, with a gradient; they cannot be distinguished and become
+parameters. So do biases that it expands to the whole batch, which gives BERT-base "weights" of
+16.6 GiB at batch 256.
 
-How the replay here differs from the simulator that gave the published iteration times:
+The replay differs from the simulator of the published iteration times:
 
 - Its GPU memory of 40 GB is 40 GiB in pages of 4 KiB, its host memory 128 GiB; its planner aims at
   99 % of the former. In the two variants over GPUDirect storage the planner aims at 42 GiB or more
@@ -35,9 +35,9 @@ How the replay here differs from the simulator that gave the published iteration
 - Each direction of the PCIe link has the full rate (15.754e9 B/s); host and SSD share it, the SSD
   with 3.2e9 B/s a direction. The variants over GPUDirect storage, and its planner, take GB/s as
   2^30 B/s, and no latency.
-- Weights start on the SSD, two iterations run one after the other, and the figure is the shorter
-  one's; in the variants over GPUDirect storage they start on the GPU and one iteration runs.
-  Nothing makes them return to where they started.
+- Weights start on the SSD, two iterations run one after the other, and the figure is that of the
+  shorter one. In the variants over GPUDirect storage weights start on the GPU and one iteration
+  runs. They need not return to where they started.
 """
 
 import re
@@ -55,11 +55,13 @@ CLOCK_HZ = 1_200_000_000
 """The clock of the published configurations (``GPU_frequency_GHz 1.2``)."""
 
 _MACHINE = "g10-a100-40gb"
-"""The profile of the machine whose kernel times the published configurations have."""
+"""The profile of the machine on which the kernel times of the published configurations were
+measured.
+"""
 
 _PAGE = 4096
-# Eighteen digits are enough for any machine, and keep a damaged file from containing a number of
-# megabytes.
+# Eighteen digits are enough for any machine, and keep a damaged file from having a number with
+# millions of digits.
 _TENSOR = re.compile(
     r"tensor(\d{1,9}) Is weight \(global\)\?: ([01]), Size in byte: (\d{1,18}), "
     r"Range:(\d{1,18})--(\d{1,18})",
@@ -70,7 +72,7 @@ _PARENT = re.compile(r"Parent (?:OP|Layer) ID:\d+; Name:.*", re.ASCII)
 _CYCLES = re.compile(r"Execution Time: (\d{1,18})", re.ASCII)
 _SHAPE = re.compile(r"\(-?\d+,-?\d+,-?\d+,-?\d+\)", re.ASCII)
 _RULE = re.compile(r"_{8,}")
-_GRADIENT = re.compile(r"Backward|makeLoss|Add_MultiGredient")  # spelled as the simulator spells it
+_GRADIENT = re.compile(r"Backward|makeLoss|Add_MultiGredient")  # the simulator's spelling
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +91,13 @@ class _Kernel:
 
 
 def import_g10(directory: str | Path, *, clock_hz: int = CLOCK_HZ) -> Graph:
-    """The graph of a folder with ``kernels.config`` and ``tensors.config``, named after the folder.
+    """Return the graph of a folder with ``kernels.config`` and ``tensors.config``, named after the
+    folder.
 
     Ops are the kernels in their order on the stream ``compute``, named ``<kernel>.<id>``, with the
     kernel's name as their kind. Durations are rounded by their running sum: every op ends at the
     nanosecond nearest to its exact end, so each is off by less than 1 ns and their sum by at most
-    half. Raises :class:`InputError` with file and line when a file is missing, damaged or
+    half. Raises :class:`InputError` with file and line if a file is missing, damaged or
     inconsistent with the other.
     """
     folder = Path(directory)
@@ -117,8 +120,8 @@ def _required(folder: Path, name: str) -> Path:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The file's lines that are not blank, with their numbers from 1. Raises :class:`InputError`
-    when it cannot be read.
+    """Yield the file's lines that are not blank, with their numbers from 1. Raises
+    :class:`InputError` if it cannot be read.
     """
     try:
         text = read_bytes(str(path)).decode("ascii")
@@ -138,7 +141,7 @@ def _bad(path: Path, number: int, expected: str, line: str) -> InputError:
 
 
 def _tensor(path: Path, number: int, line: str) -> tuple[int, _Tensor]:
-    """Number and data of the tensor that a line describes; both files use the same text."""
+    """Return the number and the data of the tensor in a line; both files use the same text."""
     match = _TENSOR.fullmatch(line)
     if match is None:
         raise _bad(
@@ -166,7 +169,9 @@ def _read_tensors(path: Path) -> dict[int, _Tensor]:
 
 
 def _read_kernels(path: Path, tensors: Mapping[int, _Tensor]) -> list[_Kernel]:
-    """The kernels in order. One block: head, parent, time, (shape,) inputs, outputs, rule."""
+    """Return the kernels in order. A block has a head, parent, time, (shape,) inputs, outputs and a
+    rule.
+    """
     kernels: list[_Kernel] = []
     lines = _lines(path)
     last = 0
@@ -204,7 +209,7 @@ def _read_kernels(path: Path, tensors: Mapping[int, _Tensor]) -> list[_Kernel]:
             raise _bad(path, last, "'Execution Time: <cycles>', above 0", line)
         kernel.cycles = int(match[1])
         last, line = following("'Input Tensors:'")
-        if _SHAPE.fullmatch(line):  # kernels of a convolutional layer show its shape
+        if _SHAPE.fullmatch(line):  # kernels of a convolutional layer have its shape
             last, line = following("'Input Tensors:'")
         if line != "Input Tensors:":
             raise _bad(path, last, "'Input Tensors:'", line)
@@ -239,7 +244,7 @@ def _build(
             is_global = tensors[t].is_global
             home = (
                 "hbm" if kind == "input" else None
-            )  # there at time 0 without being persistent: it needs a home
+            )  # it exists at time 0 without being persistent, so it needs a home
             builder.tensor(_name(t), tensors[t].size_bytes, kind, home, is_global)
     cycles = end_ns = 0
     for kernel in kernels:
@@ -266,8 +271,8 @@ def _name(tensor: int) -> str:
 
 
 def _kinds(tensors: Mapping[int, _Tensor], kernels: list[_Kernel]) -> dict[int, str | None]:
-    """The kind of every tensor by the rules of the module's docstring; None for workspace and
-    unused tensors.
+    """Return the kind of every tensor by the rules of the module's docstring; None for workspace
+    and unused tensors.
     """
     users: dict[int, list[_Kernel]] = {t: [] for t in tensors}
     for kernel in kernels:

@@ -3,7 +3,7 @@ JSON) as a workload graph.
 
 The ops are inductor's scheduler nodes (fused kernels) in their order. A buffer that allocates
 nothing, but waits for a buffer that frees nothing, reuses that buffer's memory: both are one
-tensor, which the op of the second mutates.
+tensor, which the op of the second buffer mutates.
 """
 
 import os
@@ -39,10 +39,10 @@ class _Buffer:
 
 
 def import_inductor(path: str | os.PathLike[str]) -> Graph:
-    """The graph in the file at ``path`` (plain or gzip), named after it. Sizes are bytes; no op has
-    a duration.
+    """Return the graph in the file at ``path`` (plain or gzip), named after it. Sizes are in bytes;
+    no op has a duration.
 
-    Raises :class:`InputError` for a file that is damaged, with the path inside it.
+    Raises :class:`InputError` for a damaged file, with the place in it.
     """
     source = os.fspath(path)
     document = read_json(source, "an inductor graph", "export it again")
@@ -149,7 +149,7 @@ def _build(name: str, document: Any) -> Graph:
 
 
 def _storages(buffers: Mapping[str, _Buffer]) -> Mapping[str, str]:
-    """The buffer whose memory each buffer uses: its own, or the one it reuses."""
+    """Return the buffer whose memory each buffer uses: its own, or the one that it reuses."""
     storage: dict[str, str] = {}
     for buffer in buffers.values():
         for dep in buffer.deps:

@@ -3,8 +3,8 @@
 The mapping:
 
 - The main graph's parameters are tensors of kind ``parameter`` (``expert`` if a part of the name is
-  ``experts``); what an optimizer writes beside one is an ``optimizer_state``, and the gradient that
-  it takes a ``gradient``. Only shapes are read, never weights.
+  ``experts``). The other tensors that an optimizer writes are of kind ``optimizer_state``, and the
+  gradient that it reads is a ``gradient``. Only shapes are read, never weights.
 - ``Load``, ``Depend``, ``UpdateState``, ``MakeTuple``, ``TupleGetItem`` and the like compute
   nothing. ``Reshape``, ``ExpandDims``, ``Squeeze`` and ``Flatten`` are views, as in
   :mod:`hosim.io.importers.torch_programs.torch_export`; ``Transpose`` and ``Split`` are copies. Every
@@ -12,12 +12,12 @@ The mapping:
 - Constants that are numbers (scalars, tuples of sizes) are not tensors; other constants are of kind
   ``buffer``.
 - Functions are inlined where they are called. For a ``Switch`` whose condition depends on data, the
-  branch with more FLOP is taken, and ``meta["missing"]`` says how often. A function that calls
-  itself (a loop over data) is refused.
+  branch with more FLOP is taken, and ``meta["missing"]`` has the number of such cases. A function
+  that calls itself (a loop over data) is refused.
 
 ``flops`` are two for each multiplication of products and convolutions, and 4 times queries times
 keys times width for attention; other operators are bound by the bytes that they read and write.
-Shapes are those that the exporter wrote: nothing is inferred here.
+Shapes are those in the file; none is inferred.
 """
 
 import os
@@ -78,8 +78,8 @@ _OPTIMIZERS = {
     "ApplyRMSProp": ((0, 1, 2), 4),
     "ApplyGradientDescent": ((0,), 2),
 }
-"""The inputs that an optimizer's primitive overwrites, the parameter first, and the one that is the
-gradient.
+"""The inputs that an optimizer's primitive overwrites, the parameter first, and the input that is
+the gradient.
 """
 
 _MATMULS = {"MatMul", "BatchMatMul", "MatMulExt", "BatchMatMulExt", "Mm", "Dense", "BMM"}
@@ -87,11 +87,11 @@ _SEQUENCE_AXIS = {"BSH": 1, "BSND": 1, "SBH": 0, "BNSD": 2, "TND": 0}
 
 
 def import_mindir(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the MindIR file at ``path`` (plain or gzip), named after the file. Sizes are
-    bytes; no op has a duration.
+    """Return the graph of the MindIR file at ``path`` (plain or gzip), named after the file. Sizes
+    are in bytes; no op has a duration.
 
-    Raises :class:`InputError` for a file that is damaged or encrypted, for shapes that are not
-    known, and for loops over data.
+    Raises :class:`InputError` for a damaged or encrypted file, for unknown shapes, and for loops
+    over data.
     """
     source = os.fspath(path)
     try:
@@ -99,7 +99,7 @@ def import_mindir(path: str | os.PathLike[str]) -> Graph:
             model = read_model(content)
         return _MindirWalk(model).graph(Path(path).name.split(".")[0])
     except InputError as error:
-        # a damaged name may hold anything
+        # a damaged name may contain any characters
         raise InputError(
             " ".join(error.message.split()),
             source=source,
@@ -134,8 +134,8 @@ class _MindirWalk:
     parameters: set[str] = field(default_factory=set)
     nodes: Budget = field(default_factory=lambda: Budget("nodes"))
     values: Budget = field(default_factory=lambda: Budget("records"))
-    """Functions that call each other make a small file arbitrarily long, and so do tuples of
-    tuples.
+    """A limit, because functions that call each other, or tuples of tuples, make a small file
+    arbitrarily large.
     """
 
     def graph(self, name: str) -> Graph:
@@ -167,8 +167,8 @@ class _MindirWalk:
     def _made(
         self, name: str, shape: Shape | tuple[Any, ...] | None, kind: str = "activation"
     ) -> Any:
-        """A new value with a shape: a tensor, a tuple of tensors, or nothing if the shape is not
-        that of a tensor.
+        """Return a new value with a shape: a tensor, a tuple of tensors, or None if the shape is
+        not that of a tensor.
         """
         if isinstance(shape, Shape):
             if any(n < 0 for n in shape.dims):
@@ -182,7 +182,7 @@ class _MindirWalk:
         return None
 
     def _run(self, function: Function, values: dict[str, Any], stack: tuple[str, ...]) -> Any:
-        """The result of a function whose inputs have these values."""
+        """Return the result of a function whose inputs have these values."""
         within("nesting_depth", len(stack), where=function.name[:100])
         for node in function.nodes:
             if len(stack) > 1:
@@ -278,7 +278,7 @@ class _MindirWalk:
         return self._run(function, dict(zip(names, given, strict=True)), (*stack, function.name))
 
     def _operator(self, node: Node, inputs: Sequence[Any]) -> Any:
-        """A primitive that computes: its result, and the step that it is."""
+        """Record the step of a primitive that computes, and return its result."""
         reads = self._tensors(inputs)
         first = inputs[0] if inputs else None
         if (
@@ -298,7 +298,7 @@ class _MindirWalk:
             return self._update(node, inputs)
         result = self._made(_short(node.output), node.shape)
         makes = self._tensors(result)
-        # others, such as BatchNorm in training, overwrite inputs that they take directly and not
+        # others, such as BatchNorm in training, overwrite the inputs that they take directly, not
         # through a Load
         direct = zip(node.inputs, inputs, strict=True) if node.writes else ()
         writes = [
@@ -323,7 +323,7 @@ class _MindirWalk:
         return result
 
     def _tensors(self, value: Any) -> list[StaticTensor]:
-        """The tensors in nested tuples, in order."""
+        """Return the tensors in nested tuples, in order."""
         found, pending = [], [value]
         while pending:
             part = pending.pop()
@@ -335,7 +335,7 @@ class _MindirWalk:
         return found
 
     def _update(self, node: Node, inputs: Sequence[Any]) -> Any:
-        """A primitive that overwrites inputs; what it returns is the first of them."""
+        """Record a primitive that overwrites inputs, and return the first of them."""
         places, gradient = _OPTIMIZERS.get(node.operator, ((0,), None))
         written = [
             inputs[i] for i in places if i < len(inputs) and isinstance(inputs[i], StaticTensor)
@@ -360,8 +360,8 @@ class _MindirWalk:
 
 
 def _flops(node: Node, inputs: Sequence[Any], made: StaticTensor) -> int:
-    """FLOP of a product, a convolution or attention; 0 for the rest, and where the operands are no
-    tensors of these ranks.
+    """Return the FLOP of a product, a convolution or attention; 0 for the rest, and for operands
+    that are no tensors of the expected ranks.
     """
     tensors = [value for value in inputs if isinstance(value, StaticTensor)]
     if len(tensors) < 2:
@@ -395,7 +395,9 @@ def _flops(node: Node, inputs: Sequence[Any], made: StaticTensor) -> int:
 
 
 def _kernel(operator: str, inputs: Sequence[Any], made: StaticTensor, flops: int) -> KernelSizes:
-    """The class of kernels of a product with one matrix, and its sizes."""
+    """Return the class of kernels of a product with one matrix, and its sizes; else
+    :data:`UNKNOWN`.
+    """
     second = 2 if operator == "Addmm" else 1
     if (
         operator not in {*_MATMULS, "Addmm"}

@@ -1,9 +1,9 @@
-"""The parts of a MindIR file that say what is computed: functions, nodes, primitives, shapes. Read
-by protobuf's wire format.
+"""The computation in a MindIR file: functions, nodes, primitives and shapes, read by protobuf's
+wire format.
 
 The messages are those of MindSpore's ``mind_ir.proto`` (``ModelProto``, ``GraphProto``,
-``NodeProto``, ``TensorProto``, ``AttributeProto``, ``PrimitiveProto``), looked at with MindSpore
-2.10. The bytes of weights are skipped.
+``NodeProto``, ``TensorProto``, ``AttributeProto``, ``PrimitiveProto``), as of MindSpore 2.10. The
+bytes of weights are skipped.
 """
 
 import struct
@@ -23,13 +23,13 @@ _DTYPES = {
 _FLOAT, _STRING, _BOOL, _DOUBLE, _TUPLE, _LIST, _TENSOR, _SCALAR = 1, 8, 9, 11, 20, 21, 19, 39
 _INTEGERS = (2, 3, 4, 5, 6, 7, 12, 13)
 _DEEPEST = 40
-"""Tuples in tuples; real ones have a few levels."""
+"""The deepest nesting of tuples; real files have a few levels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes and element type (hosim's name, bits) of a tensor; a size that is not known is
-    negative.
+    """The sizes and the element type (hosim's name, bits) of a tensor; unknown sizes
+    are negative.
     """
 
     dims: tuple[int, ...]
@@ -49,7 +49,7 @@ class Named:
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node. ``callee`` is the value or function that it calls (``None`` for a primitive),
-    ``value`` that of a constant.
+    ``value`` the value of a constant.
     """
 
     label: str
@@ -63,13 +63,13 @@ class Node:
 
     @property
     def writes(self) -> bool:
-        """Return whether the primitive says that it changes memory."""
+        """Return whether the primitive declares that it changes memory."""
         return bool(self.attributes.get("side_effect_mem"))
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A graph: nodes in order, and the names of what it takes and returns. Only the main one has
+    """A graph: nodes in order, and the names of its inputs and outputs. Only the main graph has
     ``parameters``.
     """
 
@@ -82,7 +82,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class MindirModel:
-    """A file: its main graph, the functions by name, the version of MindSpore that wrote it."""
+    """A file: its main graph, the functions by name, and the version of MindSpore that wrote it."""
 
     version: str
     main: Function
@@ -96,7 +96,9 @@ class _Primitive:
 
 
 def read_model(content: formats.Part) -> MindirModel:
-    """The model in the contents of a MindIR file. Raises :class:`InputError` for a damaged file."""
+    """Return the model in the contents of a MindIR file. Raises :class:`InputError` for a damaged
+    file.
+    """
     try:
         return _File(formats.Reader()).model(content)
     except formats.WireError:
@@ -113,7 +115,7 @@ class _File:
         self._primitives: dict[str, _Primitive] = {}
 
     def model(self, content: formats.Part) -> MindirModel:
-        """The whole file."""
+        """Read the whole file."""
         model = self._fields(content)
         if not formats.parts(model, 7):
             raise InputError("expected a graph; the file is cut off or encrypted, export it again")
@@ -182,8 +184,8 @@ class _File:
         )
 
     def _typed(self, attribute: formats.Fields, depth: int = 0) -> Any:
-        """Return the shape of a node's result by its attribute ``shape``: a :class:`Shape`, a tuple
-        of them, or ``None`` for anything but a tensor.
+        """Return the shape of a node's result from its attribute ``shape``: a :class:`Shape`, a
+        tuple of them, or ``None`` for anything but a tensor.
         """
         kind = formats.number(attribute, 16)
         if kind == _TENSOR:
@@ -198,8 +200,8 @@ class _File:
         return None
 
     def _constant(self, attribute: formats.Fields, depth: int = 0) -> Any:
-        """The value of a constant: a number, a string, a tuple of values, the :class:`Shape` of a
-        tensor, or ``None`` for anything else.
+        """Return the value of a constant: a number, a string, a tuple of values, the :class:`Shape`
+        of a tensor, or ``None`` for anything else.
         """
         kind = formats.number(attribute, 16)
         if kind == _BOOL:
@@ -227,7 +229,7 @@ class _File:
         return None
 
     def _attributes(self, message: formats.Fields, number: int) -> Mapping[str, Any]:
-        """The attributes of a primitive, or of a node that has its own, by name."""
+        """Return the attributes of a primitive, or of a node that has its own, by name."""
         found: dict[str, Any] = {}
         for part in formats.parts(message, number):
             attribute = self._fields(part)

@@ -1,6 +1,4 @@
-"""The first bytes of files in this room's formats: each function tells from them whether a file is
-of its format.
-"""
+"""Recognisers of this room's formats: each function decides by a file's first bytes."""
 
 from pathlib import Path
 
@@ -26,7 +24,7 @@ packed.
 
 
 def is_nsys(content: bytes) -> bool:
-    """Return whether these are the contents of an SQLite database; `read_nsys` refuses those of
+    """Return whether these are the contents of an SQLite database; `read_nsys` refuses databases of
     other programs.
     """
     return content.startswith(b"SQLite format 3\0")
@@ -36,8 +34,8 @@ def is_chakra(head: bytes) -> bool:
     """Return whether a Chakra trace begins like this: JSON with a ``workload_graph``, or a metadata
     message before a node.
 
-    Protobuf leaves out what is 0 or empty: an id of 0, and all of a metadata message. What is there
-    has to be of its type, in its order.
+    Protobuf omits fields that are 0 or empty: an id of 0, or the whole metadata message. Present
+    fields must have their types and order.
     """
     if head.lstrip()[:1] == b"{":
         return b'"workload_graph"' in head
@@ -58,8 +56,8 @@ def is_chakra(head: bytes) -> bool:
 
 
 def is_inductor(head: bytes) -> bool:
-    """Return whether such a file begins like this: JSON with nodes that have ``buffer_names``, or
-    buffers that have a ``size_alloc``.
+    """Return whether a graph of inductor begins like this: JSON with nodes that have
+    ``buffer_names``, or buffers that have a ``size_alloc``.
     """
     keys = (b'"nodes"', b'"buffer_names"'), (b'"buffers"', b'"size_alloc"')
     return head.lstrip()[:1] == b"{" and any(
@@ -68,8 +66,8 @@ def is_inductor(head: bytes) -> bool:
 
 
 def is_hyper_parallel(head: bytes) -> bool:
-    """Return whether such a trace begins like this: a JSON object with ``storage_sizes`` and
-    ``retained_sids``, or with accesses of storages.
+    """Return whether a trace of hyper-parallel begins like this: a JSON object with
+    ``storage_sizes`` and ``retained_sids``, or with accesses of storages.
     """
     keys = (b'"storage_sizes"', b'"retained_sids"'), (b'"accesses"', b'"storage_id"')
     return head.lstrip()[:1] == b"{" and any(
@@ -90,7 +88,7 @@ def is_mindir(content: bytes) -> bool:
 
 
 def _first_two(content: bytes) -> int:
-    """Return the position where the first two fields end."""
+    """Return the position at which the first two fields end."""
     at = 0
     for _ in range(2):
         _, at = wire.varint(content, at)
@@ -100,9 +98,7 @@ def _first_two(content: bytes) -> int:
 
 
 def is_g10(folder: Path) -> bool:
-    """Return whether ``folder`` is a folder with either of the two files of G10, plain or
-    gzipped.
-    """
+    """Return whether ``folder`` has either of the two files of G10, plain or gzipped."""
     return any(
         (folder / f"{name}.config{suffix}").is_file()
         for name in ("kernels", "tensors")

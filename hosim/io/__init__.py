@@ -1,5 +1,5 @@
-"""Files and data: workload, hardware, plan, routing and result, in JSON (gzip) or YAML, as
-docs/formats.md defines them.
+"""Files and data: workloads, hardware, plans, routing and results as JSON (gzip) or YAML, in the
+formats of docs/formats.md.
 
 No other room uses pydantic. It is imported only when one of these functions is first used.
 """

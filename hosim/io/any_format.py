@@ -1,7 +1,7 @@
-"""Graphs of any format. :func:`load_any` tells formats apart by the contents of a file.
+"""Graphs of any format. :func:`load_any` recognises a format by a file's contents.
 
-An importer is a line of :data:`_LOADERS`, for a title of :func:`hosim.base.files.formats.known_formats`.
-Its module is imported when needed.
+An importer is a line of :data:`_LOADERS`, by a title of
+:func:`hosim.base.files.formats.known_formats`. Its module is imported when it is needed.
 """
 
 import os
@@ -32,8 +32,8 @@ _WITH_DIMS: Mapping[str, Callable[[Path, Mapping[str, int] | None], Graph]] = {
     "torch.export program (.pt2)": lambda path, dims: torch_programs.import_pt2(path, dims),
     "ONNX model": lambda path, dims: onnx.import_onnx(path, dims),
 }
-"""The loaders of formats whose models have free dimensions: each takes the path, and the sizes by
-name.
+"""Loaders of formats whose models have free dimensions. Each takes the path, and the
+sizes by name.
 """
 
 _LOADERS: Mapping[str, Callable[[Path], Graph]] = {
@@ -44,8 +44,8 @@ _LOADERS: Mapping[str, Callable[[Path], Graph]] = {
     "config.json of transformers": lambda path: importers.import_model_config(path),
     "GGUF": lambda path: importers.import_model_config(path),
 }
-"""The loader of each other format of the core. The attributes of a room are
-imported when they are first used.
+"""Loaders of the core's other formats. The attributes of a room are imported when they are first
+used.
 """
 
 
@@ -55,8 +55,8 @@ def _loader(title: str) -> Callable[[Path], Graph]:
 
 
 def _loaded(title: str, path: Path, dims: Mapping[str, int] | None) -> Graph:
-    """The graph in the file or folder at ``path``. Raises :class:`InputError`, also for ``dims``
-    that the format does not have.
+    """Return the graph in the file or folder at ``path``. Raises :class:`InputError`, also for
+    ``dims`` of a format without free dimensions.
     """
     if dims and title not in _WITH_DIMS:
         raise InputError(f"a {title} has no free dimensions to size", source=os.fspath(path))
@@ -71,8 +71,8 @@ def _loaded(title: str, path: Path, dims: Mapping[str, int] | None) -> Graph:
 
 
 def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
-    """The graph in a file or folder of any known format, recognised by its contents. ``dims`` are
-    sizes of a model's free dimensions.
+    """Return the graph in a file or folder of any known format, which is recognised by its
+    contents. ``dims`` are sizes of a model's free dimensions.
 
     Raises :class:`InputError` for an unknown format, with a list of the known ones, and for a
     damaged file.
@@ -97,8 +97,8 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
         )
     text = source.head.lstrip()[:1] in (b"{", b"[") or source.path.name.endswith((".yaml", ".yml"))
     if not source.hosim_kind and text and os.path.getsize(path) <= len(source.head):
-        # broken JSON or YAML has its error, with the place; of a long file no more is read than its
-        # head
+        # report broken JSON or YAML with the place of the error; long files are not read beyond
+        # their head
         content(os.fspath(path))
     known = "; ".join(known_formats())
     raise InputError(
@@ -107,20 +107,20 @@ def load_any(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None
 
 
 # -- workloads by name -----------------------------------------------------------------------------
-# Workloads by name: a path, a shipped workload, or a model with parameters of its builder, such as
-# ``gpt2:phase=decode:batch=8``.
+# A workload's name is a path, a shipped workload, or a model with parameters of its builder, such
+# as ``gpt2:phase=decode:batch=8``.
 #
 # A model is a preset or the path of a ``config.json``.
 
 
 def load_named(text: str) -> Graph:
-    """The graph of a path, of a shipped workload, or of a model with ``:parameter=value`` behind
-    it.
+    """Return the graph of a path, of a shipped workload, or of a model with ``:parameter=value``
+    after it.
 
-    A model is a preset of :mod:`hosim.io.models.presets`, a ``config.json`` or the folder of one. A
-    path or a shipped workload wins. A parameter of a mapping has a dot, as ``config.n_layer=2``.
-    The graph's name has the parameters, so that no plan for others is taken for one of it. Raises
-    :class:`InputError`.
+    A model is a preset of :mod:`hosim.io.models.presets`, a ``config.json`` or a folder with one. A
+    path or a shipped workload takes precedence. A dot leads to a parameter in a mapping, as in
+    ``config.n_layer=2``. The graph's name contains the parameters, so that a plan for others is not
+    used for it. Raises :class:`InputError`.
     """
     model, *settings = text.split(":")
     if names_model(text):
@@ -149,7 +149,7 @@ def load_named(text: str) -> Graph:
 
 def names_model(text: str) -> bool:
     """Return whether ``text`` is the name of a model, a preset's or the hub's, with or without
-    parameters, and of no file and no shipped workload.
+    parameters, and not that of a file or a shipped workload.
     """
     if is_path(text) or text in workloads():
         return False

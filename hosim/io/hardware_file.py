@@ -1,8 +1,8 @@
 """The hardware format: ``hosim.hardware/1`` and :class:`~hosim.hardware.Hardware`.
 
 Every size, rate and time is text with its unit, in YAML and in JSON. The blocks under ``compute``,
-``runtime``, ``tiers``, ``channels`` and ``fabrics`` may carry a ``source`` (where their figures are
-from) for readers of the file; only the top-level one is kept.
+``runtime``, ``tiers``, ``channels`` and ``fabrics`` may have a ``source`` of their figures for
+readers of the file; only the top-level one is kept.
 """
 
 import os
@@ -99,7 +99,7 @@ _ROOFLINE = (
     Key("launch", TIME, "launch_ns"),
     Key("efficiency_of", mapping(mapping(Kind(Fraction), Name), Name), brief=True),
 )
-"""The figures of a processor of any tier: its peaks, the shares of them that kernels reach, and the
+"""The figures of any tier's processor: its peaks, the fractions of them that kernels reach, and the
 fixed time of an op.
 """
 
@@ -327,13 +327,15 @@ def load_hardware(path: str | os.PathLike[str]) -> Hardware:
 
 
 def save_hardware(hw: Hardware, path: str | os.PathLike[str]) -> None:
-    """Write a profile as YAML or JSON, as the name says, every quantity exact and with its unit."""
+    """Write a profile as YAML or JSON, by the file's name; every quantity is exact and has its
+    unit.
+    """
     reading.write(path, hardware_to_dict(hw))
 
 
 def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
-    """The profile as :func:`hardware_to_dict` gives it; ``source`` names it in errors. Raises
-    :class:`InputError`.
+    """Return the profile in a mapping like that of :func:`hardware_to_dict`; ``source`` names it in
+    errors. Raises :class:`InputError`.
     """
     with errors_of(source):
         checked = FORMAT.check(data, source)
@@ -352,8 +354,8 @@ def hardware_from_dict(data: object, source: str | None = None) -> Hardware:
 
 
 def _tables(files: list[str], source: str | None) -> tuple[MeasuredTimes, ...]:
-    """Return the measured times of the tables in files; their names are relative to the folder of
-    the profile. Tables have one machine.
+    """Return the measured times in files of tables; their names are relative to the folder of the
+    profile. Each file must have one machine.
     """
     from hosim.io.importers.recordings import measured_times, read_kernel_tables
 
@@ -375,5 +377,5 @@ def _tables(files: list[str], source: str | None) -> tuple[MeasuredTimes, ...]:
 
 
 def hardware_to_dict(hw: Hardware) -> dict[str, Any]:
-    """The profile as in its file, every quantity as text with its unit."""
+    """Return the profile as in its file, every quantity as text with its unit."""
     return _HARDWARE.write(hw)

@@ -1,8 +1,8 @@
-"""Tables of keys: a dataclass and the mapping that it is in a file.
+"""Tables of keys: a dataclass, and the mapping that represents it in a file.
 
-From the table follow what checks the mapping (pydantic's validator, and the JSON Schema), what
-reads it and what writes it. A mapping is read after it was checked. What reading itself finds
-wrong, such as an unknown name, is an :class:`InputError` with the path inside the file.
+A table gives the check of the mapping (pydantic's validator, and the JSON Schema), its reader and
+its writer. A mapping is read after it was checked. Errors that only reading finds, such as an
+unknown name, are an :class:`InputError` with the path inside the file.
 """
 
 import inspect
@@ -21,18 +21,18 @@ from hosim.io.validators import Count, Name, mapping_type
 T = TypeVar("T")
 
 REQUIRED: Any = object()
-"""Instead of a default."""
+"""Stands for a missing default."""
 
 
 def same(value: Any) -> Any:
-    """Of a value that is the same in the file."""
+    """Return a value that is the same in the file."""
     return value
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The form of a value in a file: the type that is checked, and the functions to the file and
-    back.
+    """The form of a value in a file: the type for the check, and the functions that write and read
+    it.
     """
 
     type: Any
@@ -50,12 +50,12 @@ def literal(*values: str) -> Kind:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a mapping. It is read into the argument ``attribute`` and written from that
-    attribute, or from what ``get`` gives.
+    """A key of a mapping. It is read into the argument ``attribute``, and written from that
+    attribute or from the result of ``get``.
 
-    A missing key has the ``default``, as a file would say it, else that of the argument; without
-    either it is ``required``, unless that says otherwise. With ``brief`` the key is not written
-    where it has its default.
+    A missing key has the ``default``, in the form of the file, or else that of the argument.
+    Without either it is ``required``, unless that is given. With ``brief`` the key is not written
+    if it has its default.
     """
 
     name: str
@@ -70,12 +70,12 @@ class Key:
 
 
 def keys(kind: Kind, *names: str, **options: Any) -> list[Key]:
-    """Keys that differ in their names alone."""
+    """Keys that differ only in their names."""
     return [Key(name, kind, **options) for name in names]
 
 
 def note(name: str, kind: Kind = TEXT) -> Key:
-    """A key that is for readers of the file alone."""
+    """A key for readers of the file only, which is neither read nor written."""
     return Key(name, kind, is_read=False, is_written=False)
 
 
@@ -85,13 +85,13 @@ def constant(name: str, kind: Kind, get: Callable[[Any], Any]) -> Key:
 
 
 def format_key(kind: str) -> Key:
-    """The key that every file of a kind begins with."""
+    """The first key of every file of a kind."""
     return constant("format", literal(format_of(kind)), lambda _: format_of(kind))
 
 
 class KeyTable(Generic[T]):
-    """A table of keys of what ``made`` makes: a dataclass, or a function with the defaults of its
-    own. ``make`` is a faster one.
+    """A table of the keys of an object that ``made`` makes: a dataclass, or a function with
+    defaults of its own. ``make`` is a faster alternative.
 
     ``name`` and ``about`` are those of the mapping in the JSON Schema.
     """
@@ -146,12 +146,12 @@ class KeyTable(Generic[T]):
 
     @property
     def kind(self) -> Kind:
-        """As the value of a key."""
+        """The form of the mapping as the value of a key."""
         return Kind(self.model, self.write, self.read)
 
     def read(self, data: Mapping[str, Any], **more: Any) -> T:
-        """Return the object that a checked mapping describes; ``more`` are arguments that it does
-        not have. Raises :class:`InputError` with the path inside it.
+        """Return the object that a checked mapping describes; ``more`` are arguments that the
+        mapping does not have. Raises :class:`InputError` with the path inside it.
         """
         name = ""
         try:
@@ -164,7 +164,7 @@ class KeyTable(Generic[T]):
         return self._make(**more)
 
     def write(self, value: T) -> dict[str, Any]:
-        """The mapping, its keys in the order of the table."""
+        """Return the mapping, with its keys in the order of the table."""
         data = {}
         for name, get, write, brief, default in self._write:
             found = get(value)
@@ -174,7 +174,7 @@ class KeyTable(Generic[T]):
 
 
 def _defaults(make: Callable[..., Any]) -> dict[str, Any]:
-    """The defaults of the arguments that have one."""
+    """Return the defaults of the arguments that have one."""
     if not is_dataclass(make):
         return {
             p.name: p.default
@@ -188,7 +188,7 @@ def _defaults(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def inside(step: str | int, error: InputError) -> InputError:
-    """The error of what lies at ``step``, with its path one step longer."""
+    """Return the error of a value at ``step``, with its path one step longer."""
     where = error.where or ""
     first = f"[{step}]" if isinstance(step, int) else step
     return InputError(
@@ -209,7 +209,7 @@ def optional(kind: Kind) -> Kind:
 
 
 def several(kind: Kind) -> Kind:
-    """A tuple, as a list."""
+    """A tuple, which is a list in the file."""
 
     def read(values: Sequence[Any]) -> tuple[Any, ...]:
         found: list[Any] = []
@@ -243,7 +243,7 @@ def mapping(kind: Kind, names: Any = str) -> Kind:
 
 
 def by_name(table: KeyTable[Any]) -> Kind:
-    """A tuple of things that have a name, as a mapping of their names to the rest."""
+    """A tuple of named objects, which is a mapping of their names to the rest in the file."""
     return Kind(
         dict[Name, table.model],  # type: ignore[name-defined]
         lambda values: {value.name: table.write(value) for value in values},
@@ -253,8 +253,8 @@ def by_name(table: KeyTable[Any]) -> Kind:
 
 @dataclass(frozen=True)
 class Names:
-    """Positions of tensors or ops, as the names of what is ``listed``; ``at`` has the positions by
-    name.
+    """Positions of tensors or ops, which are names in a file. ``listed`` has the objects, ``at``
+    the positions by name.
     """
 
     what: str
@@ -263,12 +263,12 @@ class Names:
 
     @property
     def one(self) -> Kind:
-        """A position, as a name."""
+        """A position, which is a name in the file."""
         return Kind(str, lambda position: self.listed[position].name, self.position)
 
     @property
     def many(self) -> Kind:
-        """Positions, as a list of names."""
+        """Positions, which are a list of names in the file."""
         at, listed = self.at, self.listed
 
         def read(names: Sequence[str]) -> tuple[int, ...]:
@@ -280,7 +280,7 @@ class Names:
         return Kind(list[str], lambda positions: [listed[p].name for p in positions], read)
 
     def position(self, name: str) -> int:
-        """The position of a name; raises :class:`InputError` for one that is not there."""
+        """Return the position of a name. Raises :class:`InputError` for an unknown one."""
         if name not in self.at:
             raise InputError(unknown_name(self.what, name, self.at))
         return self.at[name]

@@ -108,7 +108,7 @@ _RECOMPUTE = KeyTable(
 
 
 def _initial(tensors: Names) -> Kind:
-    """Return the form in a file of the tiers in which tensors lie, by name."""
+    """Return the form in a file of the tiers in which tensors start, by name."""
 
     def tiers_of(name: str, tiers: list[str]) -> tuple[int, tuple[str, ...]]:
         try:
@@ -126,7 +126,7 @@ def _initial(tensors: Names) -> Kind:
 
 
 _BY_HAND = (MANUAL, "imported")
-"""The name of the policy in a plan that no policy made."""
+"""Names of the policy in a plan that no policy made."""
 
 _UNEDITED = Edits(Graph("", (), ()))
 
@@ -164,8 +164,8 @@ _EDITS = (
         is_read=False,
     ),
 )
-"""The fields by which a plan changes the workload: read before the rest, whose names are those
-of the graph that it makes.
+"""The fields with which a plan changes the workload. They are read first, because the names in the
+others are those of the changed graph.
 """
 
 
@@ -208,7 +208,7 @@ It is the best in them of so many plans that are ``alike`` in makespan.
 
 
 def _plan(graph: Graph) -> KeyTable[Plan]:
-    """The table of a plan whose names are those of ``graph``."""
+    """Return the table of a plan whose names are those of ``graph``."""
     tensors, ops = (
         Names("tensor", graph.tensor_index, graph.tensors),
         Names("op", graph.op_index, graph.ops),
@@ -340,11 +340,12 @@ def save_plan(plan: Plan, path: str | os.PathLike[str]) -> None:
 
 
 def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Plan:
-    """The plan as :func:`plan_to_dict` gives it, for ``graph``; ``source`` names it in errors.
+    """Return the plan in a mapping like that of :func:`plan_to_dict`, for ``graph``; ``source``
+    names it in errors.
 
-    Raises :class:`InputError` for another workload's plan, an order or a recomputation that would
-    change what is computed, an unknown tensor or op, and a copy without two different tiers.
-    :func:`check_tiers` checks that the tiers exist, the verifier that the plan is legal.
+    Raises :class:`InputError` for another workload's plan, for an order or a recomputation that
+    would change the results, for an unknown tensor or op, and for a copy without two different
+    tiers. :func:`check_tiers` checks that the tiers exist, and the verifier that the plan is legal.
     """
     checked = FORMAT.check(data, source)
     if checked["workload"] != graph.name:
@@ -366,8 +367,8 @@ def plan_from_dict(data: object, graph: Graph, source: str | None = None) -> Pla
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as in its file. Raises :class:`InputError` for a plan whose policy decides during
-    the replay.
+    """Return the plan as in its file. Raises :class:`InputError` for a plan whose policy decides
+    during the replay.
     """
     if plan.runtime is not None:
         raise InputError(
@@ -381,8 +382,8 @@ def check_tiers(plan: Plan, hardware: Hardware, source: str | None = None) -> No
     """Raise :class:`InputError` unless ``hardware`` has every tier that the plan names, and a route
     for every copy.
 
-    Also checks the homes of tensors that ``initial`` does not list, and that a plan made by hand
-    names tensors and ops that there are.
+    Also check the homes of tensors that ``initial`` does not list, and that the positions of
+    tensors and ops in a plan made by hand exist.
     """
     with errors_of(source):
         _check_initial(plan, hardware)
@@ -407,7 +408,7 @@ def _check_initial(plan: Plan, hardware: Hardware) -> None:
 def _check_cache_op(
     plan: Plan, c: CacheOp, hardware: Hardware, where: str, joined: set[tuple[str, str]]
 ) -> None:
-    """Check one cache op; what is ``joined`` by a channel or a route is noted."""
+    """Check one cache op. Add its two tiers to ``joined`` if a channel or a route joins them."""
     kinds = PREFETCH, STORE, DETACH
     if c.op not in kinds:
         raise InputError(unknown_name("cache op", str(c.op), kinds), where=f"{where}.op")

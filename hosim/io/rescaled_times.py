@@ -1,5 +1,5 @@
-"""Durations on another machine than the one that they were measured on, of which there is a shipped
-profile.
+"""Durations that were measured on another machine, scaled to this one. The other machine needs a
+shipped profile.
 """
 
 from hosim.analysis.costmodel import rescaled_from
@@ -12,11 +12,11 @@ from hosim.shipped import find_hardware
 
 
 def rescaled(graph: Graph, hardware: Hardware) -> Graph:
-    """The graph with its durations scaled to a machine from the one that they were measured on; as
-    it is if that is this one.
+    """Return the graph with its durations scaled from the machine that they were measured on;
+    unchanged if that is this one.
 
-    Raises :class:`InputError` if it has no durations, does not say where they were measured, or no
-    shipped profile is for that device.
+    Raises :class:`InputError` if the graph has no durations, does not say where they were measured,
+    or no shipped profile is for that device.
     """
     device = measured_on(graph)
     if device is None:

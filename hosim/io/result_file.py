@@ -1,4 +1,4 @@
-"""The result format: ``hosim.result/1`` (what ``--json`` prints), ``hosim.comparison/1`` and
+"""The result format: ``hosim.result/1`` (the output of ``--json``), ``hosim.comparison/1`` and
 :class:`~hosim.result.Result`.
 """
 
@@ -135,7 +135,7 @@ def _counts(given: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _breakdown(result: Result) -> dict[str, dict[str, int]]:
-    """Every tier, with the kinds that hold bytes."""
+    """Return every tier, with the kinds that hold bytes."""
     tiers = dict.fromkeys([*result.peak_bytes, *result.peak_breakdown])
     return {tier: _by_kind(result.peak_breakdown.get(tier, {})) for tier in tiers}
 
@@ -317,7 +317,7 @@ def _read_result(
     draws: Draws | None = None,
     **figures: Any,
 ) -> Result:
-    """The result of a file: of its draws the ends of the intervals are kept."""
+    """Return the result of a file. Of its draws, only the ends of the intervals are kept."""
     if makespan_low_ns is None or makespan_high_ns is None:
         return Result(**figures, draws=None if draws is None else LaterDraws.of(draws))
     known = replace(draws or Draws.of_ends(0, 0), makespan_ns=(makespan_low_ns, makespan_high_ns))
@@ -388,23 +388,23 @@ COMPARISON = Format("comparison", lambda: _COMPARISON.adapter)
 
 
 def result_to_dict(result: Result) -> dict[str, Any]:
-    """The result as ``--json`` prints it: every key, in the order of docs/formats.md; utilization
-    to two decimals.
+    """Return the result as ``--json`` prints it: every key, in the order of docs/formats.md;
+    utilization to two decimals.
 
     ``makespan_low_ns``, ``makespan_high_ns`` and ``draws`` are present only if some op has no
     measured duration, ``streams`` only if the workload has streams beside the main one, ``failed``
     only if the policy failed, ``ideal_ns`` only if that was replayed, ``unknown_ops``,
     ``guessed_collectives``, ``unused_bytes`` and ``notes`` only if there are some, ``allocator``
     only if one placed the bytes, ``devices`` only if there were several, ``jitter`` only if there
-    was some, ``engine`` only if it was the reference. The timeline is not part of it.
-    ``peak_breakdown`` has every tier, with the kinds that hold bytes.
+    was some. The timeline is not included. ``peak_breakdown`` has every tier, with the kinds that
+    hold bytes.
     """
     return _RESULT.write(result)
 
 
 def result_from_dict(data: object, source: str | None = None) -> Result:
-    """The result of a dictionary as :func:`result_to_dict` gives it; ``source`` names it in errors.
-    Raises :class:`InputError`.
+    """Return the result in a mapping like that of :func:`result_to_dict`; ``source`` names it in
+    errors. Raises :class:`InputError`.
     """
     return _RESULT.read(FORMAT.check(data, source))
 
@@ -416,11 +416,11 @@ def comparison_to_dict(
     regret: Iterable[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the output of ``compare-policies --json``: one result per policy, in the order given,
-    the mispredictions of those that predict, and the ``regret`` of their plans, if that is known.
+    the mispredictions of those that predict, and the ``regret`` of their plans, if it is known.
 
-    Also the strongest rival, if there is one, why not to offload, if that is the ``answer``, the
-    fastest beside each other one in the same draws (``paired``), and every note of the results
-    once.
+    It also has the best alternative to hosim's planner, if there is one; the reason not to offload,
+    if that is the ``answer``; the fastest policy compared with each other one in the same draws
+    (``paired``); and every note of the results once.
     """
     listed = list(results)
     data: dict[str, Any] = {
@@ -444,14 +444,14 @@ def comparison_to_dict(
 
 
 def comparison_from_dict(data: object, source: str | None = None) -> list[Result]:
-    """The results of a dictionary as :func:`comparison_to_dict` gives it. Raises
+    """Return the results in a mapping like that of :func:`comparison_to_dict`. Raises
     :class:`InputError`.
     """
     return list(_COMPARISON.read(COMPARISON.check(data, source)))
 
 
 def to_json(data: Mapping[str, Any]) -> str:
-    """The JSON text of a result, a comparison or a schema: two spaces per level, ASCII, keys in the
-    order given, no newline at the end.
+    """Return the JSON text of a result, a comparison or a schema: two spaces per level, ASCII, keys
+    in the order given, no newline at the end.
     """
     return json.dumps(data, indent=2, allow_nan=False)

@@ -1,8 +1,8 @@
 """The routing format: ``hosim.routing/1`` and :class:`~hosim.data.expert_routing.Routing`, whose
 names are those of its graph.
 
-Beside the gates it has the trace: either ``steps``, the numbers of the experts chosen in each step
-by each gate, or ``generate``, the arguments of a seeded random one
+The file has the gates and a trace. The trace is either ``steps``, the numbers of the experts that
+each gate chooses in each step, or ``generate``, the arguments of a seeded random trace
 (:func:`hosim.io.models.routing_draw.generate`).
 """
 
@@ -42,7 +42,7 @@ _GENERATE: Any = mapping_type(
 
 
 def _routing(graph: Graph) -> KeyTable[Routing]:
-    """The table of a routing whose names are those of ``graph``."""
+    """Return the table of a routing whose names are those of ``graph``."""
     tensors, ops = (
         Names("tensor", graph.tensor_index, graph.tensors),
         Names("op", graph.op_index, graph.ops),
@@ -80,8 +80,8 @@ FORMAT = Format("routing", lambda: _routing(Graph("", (), ())).adapter)
 
 
 def load_routing(path: str | os.PathLike[str], graph: Graph) -> Routing:
-    """The routing in a file, for ``graph``. Raises :class:`InputError` naming file and path inside
-    it.
+    """Return the routing in a file, for ``graph``. Raises :class:`InputError`, which names the file
+    and the path inside it.
     """
     return routing_from_dict(read(path, "routing"), graph, source=os.fspath(path))
 
@@ -92,11 +92,11 @@ def save_routing(routing: Routing, path: str | os.PathLike[str]) -> None:
 
 
 def routing_from_dict(data: object, graph: Graph, source: str | None = None) -> Routing:
-    """The routing as :func:`routing_to_dict` gives it, for ``graph``; ``source`` names it in
-    errors.
+    """Return the routing in a mapping like that of :func:`routing_to_dict`, for ``graph``;
+    ``source`` names it in errors.
 
-    Raises :class:`InputError` for another workload's routing, an unknown tensor or op, and whatever
-    :class:`Routing` refuses.
+    Raises :class:`InputError` for another workload's routing, an unknown tensor or op, and anything
+    that :class:`Routing` refuses.
     """
     checked = FORMAT.check(data, source)
     if checked["workload"] != graph.name:
@@ -127,5 +127,5 @@ def _generated(routing: Routing, arguments: Mapping[str, Any], source: str | Non
 
 
 def routing_to_dict(routing: Routing) -> dict[str, Any]:
-    """The routing as in its file, with its trace step by step."""
+    """Return the routing as in its file, with its trace step by step."""
     return _routing(routing.graph).write(routing)

@@ -1,6 +1,6 @@
 """JSON Schemas of the file formats, generated from the models that check the files.
 
-The module is not called ``schema``, because it would hide the function of that name in
+The module is not called ``schema``, because that would hide the function of this name in
 :mod:`hosim.io`.
 """
 

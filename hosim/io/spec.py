@@ -1,9 +1,9 @@
-"""Makes a workload from its spec (``hosim.spec/1``, see :mod:`hosim.io.spec_file`).
+"""Make a workload from its spec (``hosim.spec/1``, see :mod:`hosim.io.spec_file`).
 
 :mod:`hosim.io.models` makes the workload of a spec with a ``builder``. With the importer
-``torch_export``, a model of ``transformers`` is built from its config alone, on the meta device
+``torch_export``, a model of ``transformers`` is built only from its config, on the meta device
 (without making or downloading weights), and exported with ``torch.export.export(model, (), inputs,
-strict=False)``; ``torch_train`` traces a training step of the same model instead.
+strict=False)``. ``torch_train`` traces a training step of the same model instead.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _FOREIGN_KEYS = frozenset(
         "kernel_config",
     ),
 }
-"""Keys of a config, or of one inside it, that would make transformers fetch code or weights, or run
-another model than the named class.
+"""Keys of a config, or of one inside it, with which transformers would fetch code or weights, or
+run another model than the named class.
 """
 
 _REPEATED = re.compile(r"layer|depth|block|stage|codebook")
-"""Keys of a config that say how often something is built."""
+"""Keys of a config for the number of repeated parts."""
 
 _READ_BY_GETATTR = {"head_dim"}
 """Keys that models look for although not every config class declares them (Qwen3-MoE: 128, where
@@ -58,10 +58,10 @@ hidden_size / heads is 64).
 
 
 def import_spec(path: str | os.PathLike[str]) -> Graph:
-    """The graph that the spec at ``path`` describes.
+    """Return the graph that the spec at ``path`` describes.
 
-    Equal specs and equal versions of torch and transformers give equal graphs; ``meta`` says which
-    they were. Raises :class:`InputError`.
+    Equal specs and equal versions of torch and transformers give equal graphs; ``meta`` has these
+    versions. Raises :class:`InputError`.
     """
     from hosim.io.spec_file import load_spec
 
@@ -70,7 +70,7 @@ def import_spec(path: str | os.PathLike[str]) -> Graph:
 
 
 def make(spec: Mapping[str, Any], source: str) -> Graph:
-    """The graph that a spec describes, as :func:`import_spec` gives it; ``source`` names the spec
+    """Return the graph that a spec describes, like :func:`import_spec`; ``source`` names the spec
     in errors and in ``meta``.
     """
     if "builder" in spec:
@@ -159,7 +159,9 @@ def _arguments(inputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def export_model(model: Mapping[str, Any], inputs: Mapping[str, Any]) -> ExportedProgram:
-    """The exported program of a spec's ``model`` called with its ``inputs``, on the meta device."""
+    """Return the exported program of a spec's ``model``, called with its ``inputs``, on the meta
+    device.
+    """
     _require_transformers()
     module = _module(model, torch_programs.dtype_of(model.get("dtype", "bf16")))
     return torch_programs.exported(module, (), _arguments(inputs), model["class"])
@@ -201,8 +203,8 @@ def _module(model: Mapping[str, Any], dtype: Any) -> Any:
 
 @contextmanager
 def _counted_modules() -> Iterator[None]:
-    """Raise the refusal as soon as more modules have been made than the limit: sizes of any name
-    can make a config do that.
+    """Raise the refusal as soon as more modules have been made than the limit allows: many keys of
+    a config can cause that.
     """
     from torch.nn.modules.module import register_module_module_registration_hook
 
@@ -220,8 +222,8 @@ def _counted_modules() -> Iterator[None]:
 
 
 def _check_repeated(value: Any, where: str, key: str = "") -> None:
-    """Raise the refusal for a config with too many layers, before anything is imported; config
-    classes make lists of that length.
+    """Raise the refusal for a config with too many layers before anything is imported, because
+    config classes make lists of that length.
     """
     if isinstance(value, Mapping):
         for inner, inside in value.items():
@@ -253,7 +255,7 @@ def _refuse_foreign(value: Any, where: str) -> None:
 
 
 def _known_keys(config_class: Any, config: Mapping[str, Any]) -> None:
-    """Raise :class:`InputError` for a key that the config class does not know and would silently
+    """Raise :class:`InputError` for a key that the config class does not know but would silently
     accept.
     """
     known = set(config_class().to_dict()) | _READ_BY_GETATTR

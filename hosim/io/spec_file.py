@@ -14,20 +14,20 @@ A spec names an importer and everything that determines its result::
       input_ids: {shape: [1, 4096], dtype: int64}
     versions: {torch: 2.13.0, transformers: 5.23.0}
 
-With ``importer: torch_train`` it is a training step, described by ``training`` (all keys are
+With ``importer: torch_train`` it makes a training step, which ``training`` describes (all keys are
 optional)::
 
     training: {optimizer: adamw-master, micro_batches: 1, autocast: bf16, checkpoint: true}
 
-Or it names a builder of :mod:`hosim.io.models` with its parameters, which needs nothing but hosim::
+Or a spec has the parameters of a builder of :mod:`hosim.io.models`, which needs only hosim::
 
     format: hosim.spec/1
     name: llama-3.1-8b-train-4k
     builder: {model: llama-3.1-8b, phase: train, sequence: 4096}
 
 ``versions`` are those that made the workload file beside the spec. Other versions may trace another
-graph; the importer records in ``meta`` which ones it used. ``sha256`` is the digest of that
-workload file, unpacked.
+graph; the importer records its versions in ``meta``. ``sha256`` is the digest of that workload
+file, unpacked.
 """
 
 import os
@@ -101,11 +101,15 @@ BUILT = Format("spec", lambda: TypeAdapter(OF_BUILDER))
 
 
 def load_spec(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The spec in a file, checked. Raises :class:`InputError` naming file and path inside it."""
+    """Return the checked spec in a file. Raises :class:`InputError`, which names the file and the
+    path inside it.
+    """
     source = os.fspath(path)
     return check_spec(read(source, "spec"), source)
 
 
 def check_spec(data: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The spec in a mapping, checked; ``source`` names it in errors. Raises :class:`InputError`."""
+    """Return the checked spec in a mapping; ``source`` names it in errors. Raises
+    :class:`InputError`.
+    """
     return dict(BUILT.check(data, source) if "builder" in data else TRACED.check(data, source))

@@ -1,8 +1,7 @@
-"""Validation of files: pydantic's validators over typed dictionaries, with their errors as one
-line.
+"""Validation of files: pydantic's validators over typed dictionaries, with each error as one line.
 
 Validators take and return dictionaries, so that a file of 100,000 ops needs no object for each.
-Everything is strict: ``true``, ``1.5`` and ``"12"`` are not integers, and unknown keys are errors.
+They are strict: ``true``, ``1.5`` and ``"12"`` are not integers, and unknown keys are errors.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +28,7 @@ T = TypeVar("T")
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
-"""A number of bytes, nanoseconds or FLOP that fits in 64 bits with a sign."""
+"""A number of bytes, nanoseconds or FLOP that fits in a signed 64-bit integer."""
 
 Name = Annotated[str, Field(min_length=1)]
 
@@ -37,7 +36,7 @@ _NUMBER = r"^\s*\+?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?\s*"
 
 
 def _read_by(parse: Callable[[object], int]) -> PlainValidator:
-    """Validation of text with its unit, as an integer."""
+    """A validator that reads text with a unit as an integer."""
 
     def check(value: object) -> int:
         try:
@@ -49,7 +48,7 @@ def _read_by(parse: Callable[[object], int]) -> PlainValidator:
 
 
 def _written(unit: str, example: str) -> WithJsonSchema:
-    """The JSON Schema of text with such a unit (a regular expression)."""
+    """The JSON Schema of text with a unit, given as a regular expression."""
     return WithJsonSchema(
         {"type": "string", "pattern": f"{_NUMBER}{unit}\\s*$", "examples": [example]}
     )
@@ -64,8 +63,8 @@ Frequency = Annotated[int, _read_by(parse_frequency), _written("[kMG]?Hz", "1.41
 
 
 def mapping_type(name: str, about: str, keys: dict[str, Any]) -> Any:
-    """The type of a mapping with these keys and no other, for pydantic; ``name`` and ``about`` are
-    those of its JSON Schema.
+    """Return the type of a mapping with exactly these keys, for pydantic; ``name`` and ``about``
+    appear in its JSON Schema.
     """
     model = TypedDict(name, keys)  # type: ignore[misc]
     model.__doc__ = about or None
@@ -73,7 +72,7 @@ def mapping_type(name: str, about: str, keys: dict[str, Any]) -> Any:
 
 
 class Format(Generic[T]):
-    """One file format: its model, as a validator made on first use and as a JSON Schema."""
+    """A file format: its model, as a validator that is made on first use, and as a JSON Schema."""
 
     def __init__(self, kind: str, model: Callable[[], TypeAdapter[T]]) -> None:
         self.kind = kind
@@ -88,7 +87,7 @@ class Format(Generic[T]):
         return self._adapter
 
     def check(self, data: object, source: str | None) -> T:
-        """``data``, checked; raises :class:`InputError` with the path of the first error."""
+        """Return ``data``, checked. Raises :class:`InputError` with the path of the first error."""
         check_format(data, self.kind, source)
         try:
             return self.adapter.validate_python(data)
@@ -104,7 +103,9 @@ class Format(Generic[T]):
 
 
 def _first_told(errors: Sequence[ErrorDetails]) -> ErrorDetails:
-    """The first error; of a key that is missing because it is misspelt, the error of its spelling."""
+    """Return the first error; for a key that is missing because it is misspelt, return the error
+    about its spelling.
+    """
     first = errors[0]
     if first["type"] == "missing":
         *mapping, key = first["loc"]
@@ -118,7 +119,7 @@ def _first_told(errors: Sequence[ErrorDetails]) -> ErrorDetails:
 
 
 def path_of(loc: tuple[int | str, ...]) -> str:
-    """A path inside a file.
+    """Return a path inside a file as text.
 
     >>> path_of(("ops", 3, "inputs", 0))
     'ops[3].inputs[0]'
@@ -153,7 +154,7 @@ _EXPECTED = {
 
 
 def _explain(error: ErrorDetails, schema: Mapping[str, Any]) -> tuple[str, str]:
-    """One pydantic error as (what was expected and what was found, path)."""
+    """Return a pydantic error as (expected and found values, path)."""
     kind, loc, where = error["type"], error["loc"], path_of(error["loc"])
     if kind == "quantity":
         return error["msg"], where
@@ -174,7 +175,7 @@ def _explain(error: ErrorDetails, schema: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _found(value: object) -> str:
-    """A short text of the value found, in the file's own terms."""
+    """Return a short text of the value found, in the file's own terms."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
@@ -186,7 +187,7 @@ def _found(value: object) -> str:
 
 
 def _keys(schema: Mapping[str, Any], loc: tuple[int | str, ...]) -> list[str]:
-    """The keys that the schema has at ``loc``."""
+    """Return the keys that the schema has at ``loc``."""
     node = schema
     for step in (*loc, None):
         for option in node.get("anyOf", ()):

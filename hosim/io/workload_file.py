@@ -65,7 +65,7 @@ _PROCESSORS = Kind(
         [(name if name != DEVICE else "", duration) for name, duration in others.items()]
     ),
 )
-"""Other processors of an op, each with its duration there or ``null``."""
+"""Other processors of an op, each with the op's duration there or ``null``."""
 
 
 def _op(tensors: Names, ops: Names) -> KeyTable[Op]:
@@ -200,18 +200,18 @@ def save_workload(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def workload_from_dict(data: object, source: str | None = None) -> Graph:
-    """The graph of a workload as :func:`workload_to_dict` gives it; ``source`` names it in errors.
-    Raises :class:`InputError`.
+    """Return the graph of a workload in a mapping like that of :func:`workload_to_dict`; ``source``
+    names it in errors. Raises :class:`InputError`.
     """
     return _graph(FORMAT.check(data, source), source)
 
 
 def _checked_at_once(raw: bytes) -> dict[str, Any] | None:
-    """The workload in a JSON text, in half the time of parsing and then checking; ``None`` if
-    anything is or may be wrong.
+    """Return the workload in a JSON text, in half the time of parsing and then checking; ``None``
+    if anything is or may be wrong.
 
-    This parser accepts repeated keys and NaN, which hosim's files must not have: the number of
-    colons must equal the number of keys.
+    This parser accepts repeated keys and NaN, which hosim's files must not have. Therefore the
+    number of colons must equal the number of keys.
     """
     try:
         checked = FORMAT.adapter.validate_json(raw)
@@ -255,5 +255,7 @@ def _graph(checked: Mapping[str, Any], source: str | None) -> Graph:
 
 
 def workload_to_dict(graph: Graph) -> dict[str, Any]:
-    """The graph as in its file; keys that are empty, zero or at their default are left out."""
+    """Return the graph as in its file; keys that are empty, zero or at their default
+    are omitted.
+    """
     return _workload(graph).write(graph)

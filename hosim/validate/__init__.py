@@ -1,5 +1,5 @@
-"""Replays against recordings: times of ops and transfers, makespan, memory; and recordings of
-allocators.
+"""Comparison of replays with recordings: times of ops and transfers, makespan, memory. It also
+replays recorded allocators.
 """
 
 from typing import TYPE_CHECKING

@@ -25,15 +25,15 @@ from hosim.validate.fits import CONFIDENCE, ChannelFit, Figure, write_kernels
 from hosim.validate.op_costs import KindEfficiency, by_kind, scaled_constants, written_kinds
 
 PINNED = ("pinned", "host", "unknown")
-"""The kinds of host memory that give the profile's bandwidth, in order of preference: older
-recordings do not tell them apart.
+"""The kinds of host memory that give the profile's bandwidth, in order of preference; older
+recordings do not distinguish them.
 """
 
 
 def calibrated_profile(
     calibration: Calibration, base: Mapping[str, Any], name: str
 ) -> dict[str, Any]:
-    """The profile as in its file. ``base`` is the content of the base profile's file.
+    """Return the profile as in its file. ``base`` is the content of the base profile's file.
 
     Raises :class:`InputError` if the base has no channel between the device and host memory for a
     fitted direction.
@@ -59,8 +59,8 @@ def calibrated_profile(
 
 
 def host_channel(machine: Hardware, direction: str) -> Channel:
-    """The channel between the device and host memory; raises :class:`InputError` if the machine has
-    none.
+    """Return the channel between the device and host memory. Raises :class:`InputError` if the
+    machine has none.
     """
     device = machine.device_tier
     for tier in sorted(
@@ -141,7 +141,7 @@ def _kinds_said(
 
 
 def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, ChannelFit]) -> int:
-    """Write a channel's fitted figures; returns its bandwidth."""
+    """Write a channel's fitted figures, and return its bandwidth."""
     telling = {memory: way for memory, way in ways.items() if way.tells_bandwidth}
     pinned = next((telling[memory] for memory in PINNED if memory in telling), None)
     pageable = telling.get("pageable")
@@ -162,7 +162,7 @@ def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Channel
         said.append(_way(pinned))
     if pageable is not None:
         slow = max(1, round(pageable.bandwidth.value))
-        if pinned is None and slow > own:  # what was measured is possible
+        if pinned is None and slow > own:  # a measured rate is possible
             own = slow
             block["bandwidth"] = exact_rate(own)
         block["pageable"] = exact_rate(min(slow, own))
@@ -183,7 +183,7 @@ def _channel(block: dict[str, Any], channel: Channel, ways: Mapping[str, Channel
 
 
 _LEAST_SPREAD = 0.02
-"""[assumption] The same link differs by so much from one run to another."""
+"""[assumption] The least spread of a link's bandwidth from one run to another."""
 
 
 def _spread(figure: Figure) -> float:
@@ -198,7 +198,7 @@ def _points(way: ChannelFit, own: int) -> list[dict[str, str]]:
     size_before, rate_before = 0, own
     for size, time in way.curve:
         rate = min(own, max(1, int(size * 1e9 / max(time, 1e-3))))
-        if size_before:  # whole bytes a second: no larger copy in less time
+        if size_before:  # rates are rounded: a larger copy must not take less time
             rate = min(rate, max(1, size * rate_before // size_before))
         points.append({"size": exact_size(size), "bandwidth": exact_rate(rate)})
         size_before, rate_before = size, rate
@@ -208,8 +208,8 @@ def _points(way: ChannelFit, own: int) -> list[dict[str, str]]:
 def _fabrics(
     data: dict[str, Any], machine: Hardware, calibration: Calibration, rates: Mapping[str, int]
 ) -> None:
-    """Raise a fabric to the bandwidth measured on each of its channels alone; one over both
-    directions gets what both reached at once.
+    """Raise a fabric to the bandwidth measured on each of its channels alone; a fabric over both
+    directions gets the rate that both reached together.
     """
     for fabric in machine.fabrics:
         block = data["fabrics"][fabric.name]

@@ -1,9 +1,9 @@
 """Calibration: a hardware profile from recordings, completed from a base profile. Every fitted
 figure names its source.
 
-Channels are fitted to copies (:mod:`hosim.validate.fits.channel_fit`), ops to the work that follows
-from their operators' shapes (:mod:`hosim.validate.op_costs.op_fit`). A bandwidth sweep replaces the
-copies of traces, which contend with each other and with kernels.
+Channels are fitted to copies (:mod:`hosim.validate.fits.channel_fit`), and ops to the work that
+follows from their operators' shapes (:mod:`hosim.validate.op_costs.op_fit`). A bandwidth sweep
+replaces the copies of traces, which contend with each other and with kernels.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,12 +36,12 @@ FORMAT = "hosim.calibration/1"
 @dataclass(frozen=True)
 class Calibration:
     """The fitted figures, in nanoseconds and bytes per second; ``None`` or empty if the recordings
-    lack them, and ``missing`` says why.
+    lack them, with the reasons in ``missing``.
 
-    ``fixed_ns`` is the time of the shortest ops, ``gap`` the time between queued ops; together they
-    are the launch time of the profile. ``host_launch`` is how long a launch occupies the host.
-    ``both`` is (bytes of each copy, bytes per second of both together) for the largest copies that
-    ran both ways at once.
+    ``fixed_ns`` is the time of the shortest ops, ``gap`` the time between queued ops; their sum is
+    the launch time of the profile. ``host_launch`` is the time for which a launch occupies the
+    host. ``both`` is (bytes of each copy, bytes per second of both together) for the largest copies
+    that ran both ways at once.
     """
 
     sources: tuple[str, ...]
@@ -62,7 +62,7 @@ class Calibration:
         return None if self.gap is None else round(self.gap.value) + self.fixed_ns
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON report, without held-out predictions."""
+        """Return the JSON report, without held-out predictions."""
         return {
             "format": FORMAT,
             "sources": list(self.sources),
@@ -192,8 +192,8 @@ def _both(measured: Measurements) -> tuple[int, Figure] | None:
 
 
 def likely_base(device: str | None, known: Sequence[str]) -> str:
-    """The shipped profile of a device, which has most words of its name. Raises :class:`InputError`
-    unless there is exactly one.
+    """Return the shipped profile that has the most words of a device's name. Raises
+    :class:`InputError` unless there is exactly one.
     """
     shared = named_profiles(device, known)
     fitting = [name for name, count in shared.items() if count == max(shared.values())]
@@ -205,8 +205,8 @@ def likely_base(device: str | None, known: Sequence[str]) -> str:
 
 
 def base_with_figures(device: DeviceInfo, profiles: Iterable[Hardware]) -> str | None:
-    """The profile with as many multiprocessors and about as much memory as a device whose name was
-    not recorded; None unless it is one.
+    """Return the profile with the same number of multiprocessors and about as much memory as a
+    device whose name was not recorded; None unless there is exactly one.
     """
     if not device.multiprocessors or not device.memory_bytes:
         return None

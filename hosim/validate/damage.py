@@ -1,4 +1,4 @@
-"""Recordings that no GPU can have made."""
+"""Detection of recordings that no GPU can have made."""
 
 from itertools import pairwise
 
@@ -8,18 +8,20 @@ from hosim.io.importers.recordings import KinetoTrace, stream_of
 from hosim.units import human_time
 
 INSIDE_NS = 100_000
-"""Ops of one stream run one after the other; clocks that round overlap by less than this."""
+"""The largest overlap of two ops on one stream. They run one after the other, but clocks are
+rounded.
+"""
 
 BEFORE_NS = 1_000_000
-"""A kernel that begins while the one before it ends (programmatic launches) does so by less than
-this.
+"""The largest overlap of two kernels of which the second begins before the first ends (programmatic
+launches).
 """
 
 
 def refuse_damage(trace: KinetoTrace, source: str) -> None:
     """Raise :class:`InputError` if ops of one stream overlap by more than a GPU allows.
 
-    Nodes of one CUDA graph may run side by side, and so may kernels in one queue of HIP, which
+    Nodes of one CUDA graph may run at the same time, and so may kernels in one queue of HIP, which
     serves several streams.
     """
     if any(call.name.startswith("hip") for call in trace.calls):

@@ -1,19 +1,18 @@
 """Held-out prediction: one part of a recording, or other recordings, predict the rest.
 
-Op times of a recording's own second part come from :mod:`hosim.validate.op_costs.op_times`. Those
-of another recording are looked up only where the
-same op was recorded (name, grid, block and shapes of its operator); all others come from the cost
-model of the calibrated profile (:mod:`hosim.validate.modelled_times`), with an interval, or are
-left out. A transfer takes the median time of transfers of the same size, or, for a new size, the
-time of the fitted channel (:mod:`hosim.validate.fits.channel_fit`). The makespan comes from the
-structural replay, with
+Op times of a recording's own second part come from :mod:`hosim.validate.op_costs.op_times`. With
+other recordings, an op's time is looked up only if the same op was recorded (name, grid, block and
+shapes of its operator). All other ops are timed by the cost model of the calibrated profile
+(:mod:`hosim.validate.modelled_times`), with an interval, or are omitted. A transfer takes the
+median time of transfers of the same size or, for a new size, the time of the fitted channel
+(:mod:`hosim.validate.fits.channel_fit`). The makespan comes from the structural replay, with
 predicted durations in place of recorded ones and with the launch latencies of the learned part. The
-replay is still given what the host did: its calls in order, and its work between them.
+replay is still given the host's calls in order, and its work between them.
 
-A recording is split between two of its iterations: whatever the host began earlier belongs to the
-first part. Without repetition, every group of like ops (same name, grid, block and shapes) is split
-in order of time instead: its first half predicts the second. Ops that are like no other are then
-left out, and the makespan is not predicted.
+A recording is split between two of its iterations: everything that the host began earlier belongs
+to the first part. Without repetition, every group of like ops (same name, grid, block and shapes)
+is split in order of time instead: its first half predicts the second. Ops that are like no other
+are then omitted, and the makespan is not predicted.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ _WORST = 10
 
 @dataclass(frozen=True)
 class Learned:
-    """The basis of a prediction, without anything of the held-out part. ``period_ns`` is the median
-    length of an iteration.
+    """The basis of a prediction, without anything from the held-out part. ``period_ns`` is the
+    median length of an iteration.
 
-    ``copies`` are the median nanoseconds of copies by way and bytes.
+    ``copies`` are the median nanoseconds of copies, by way and bytes.
     """
 
     sources: tuple[str, ...]
@@ -66,16 +65,16 @@ class Learned:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """A recording's held-out part, predicted. Nanoseconds; errors are relative, signed where they
-    are called ``error``.
+    """The prediction of a recording's held-out part. Times are in nanoseconds; errors are relative,
+    and signed if they are called ``error``.
 
-    ``levels`` counts ops by what they share with the learned ones; of another recording, the works
-    of its operators by where their times are from: ``exact``, ``fitted``, ``alike`` (to fitted
-    kinds) or ``assumed``. ``modelled`` says what the profile alone gives there. ``unpredicted``
-    counts the kernels that are left out. ``transfers`` has those with learned directions and kinds
-    of host memory, ``strange_transfers`` counts the others. ``by_period_ns`` is another prediction
-    of the makespan (from the first start of a held-out op to the last end) that uses nothing of the
-    held-out part: the number of iterations times the learned median length.
+    ``levels`` counts ops by their likeness to the learned ones. For another recording it counts the
+    works of its operators by the source of their times: ``exact``, ``fitted``, ``alike`` (to fitted
+    kinds) or ``assumed``; ``modelled`` is then the prediction by the profile alone. ``unpredicted``
+    counts the omitted kernels. ``transfers`` has the transfers whose direction and kind of host
+    memory were learned, ``strange_transfers`` counts the others. ``by_period_ns`` is another
+    prediction of the makespan (from the first start of a held-out op to the last end) that uses
+    nothing from the held-out part: the number of iterations times the learned median length.
     """
 
     trace: str
@@ -97,7 +96,7 @@ class HeldOut:
 
     @property
     def makespan_error(self) -> float | None:
-        """The error of the replay's prediction."""
+        """The relative error of the replay's prediction; None without one."""
         return (
             self.predicted_ns / self.measured_ns - 1
             if self.measured_ns and self.predicted_ns is not None
@@ -105,7 +104,7 @@ class HeldOut:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """As the JSON report has it."""
+        """Return the prediction as in the JSON report."""
         return {
             "trace": self.trace,
             "learned_from": list(self.learned_from),
@@ -148,7 +147,7 @@ def learn_from(
     traces: Sequence[KinetoTrace], ways: Mapping[tuple[str, str], ChannelFit] | None = None
 ) -> Learned:
     """Learn from these recordings, or parts of them. ``ways`` are fitted to their copies unless
-    given.
+    they are given.
     """
     recorded, periods = [], []
     for trace in traces:
@@ -181,7 +180,7 @@ def _learned(
 
 
 def learn_before(trace: KinetoTrace, found: Repetitions, instant_ns: int) -> Learned:
-    """The recording up to the instant at which one of its iterations begins."""
+    """Learn from the recording up to the instant at which one of its iterations begins."""
     part = before(trace, instant_ns)
     starts = [start for start in found.starts_ns if start <= instant_ns]
     periods = [b - a for a, b in pairwise(starts)]
@@ -189,8 +188,8 @@ def learn_before(trace: KinetoTrace, found: Repetitions, instant_ns: int) -> Lea
 
 
 def learned_part(trace: KinetoTrace, share: float) -> KinetoTrace:
-    """The part of a recording that :func:`hold_out` learns from; the whole recording if it has only
-    one iteration.
+    """Return the part of a recording that :func:`hold_out` learns from; the whole recording if it
+    has only one iteration.
     """
     found = repetitions(trace)
     return before(trace, found.starts_ns[-_held(found, share)]) if found.count > 1 else trace
@@ -203,8 +202,8 @@ def _held(found: Repetitions, share: float) -> int:
 
 
 def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
-    """The last ``share`` of a recording's iterations (at least one, and not all), predicted from
-    those before.
+    """Predict the last ``share`` of a recording's iterations (at least one, and not all) from the
+    earlier ones.
 
     Raises :class:`InputError` if the share is not between 0 and 1, or if no two ops of the
     recording are alike.
@@ -227,8 +226,8 @@ def hold_out(trace: KinetoTrace, share: float = 0.5) -> HeldOut:
 def _times_of(
     trace: KinetoTrace, exact: Sequence[int | None], model: ModelledOps | None
 ) -> list[_OpTime]:
-    """The predicted times of ops: of works of a model that of what was looked up, if all of it is
-    known; without a model what was looked up.
+    """Return the predicted times of ops. With a model, the time of a work is that of its ops if all
+    were looked up, else the model's; without a model, only looked-up times count.
     """
     if model is None:
         return [
@@ -250,8 +249,8 @@ def _times_of(
 def predict_trace(
     trace: KinetoTrace, learned: Learned, model: ModelledOps | None = None
 ) -> HeldOut:
-    """A whole recording, predicted from others. Without a ``model`` ops are looked up, and left out
-    where none is the same.
+    """Predict a whole recording from others. Without a ``model``, ops are looked up, and omitted if
+    none is the same.
     """
     found = repetitions(trace)
     counts = (0, found.count) if found.count > 1 else None
@@ -301,7 +300,7 @@ def predict_trace(
 
 @dataclass(frozen=True, slots=True)
 class _OpTime:
-    """The time that the ops at ``places`` took together, and the predicted one, in nanoseconds."""
+    """The total time of the ops at ``places``, measured and predicted, in nanoseconds."""
 
     name: str
     places: tuple[int, ...]
@@ -311,7 +310,7 @@ class _OpTime:
 
 
 def _looked_up(op: DeviceOp, keys: Keys, times: OpTimes) -> int | None:
-    """Nanoseconds of the same op, if one was learned."""
+    """Return the nanoseconds of the same op; None if none was learned."""
     return next((times.by_key[key] for key in keys[:2] if key in times.by_key), None)
 
 
@@ -355,8 +354,8 @@ def _within(trace: KinetoTrace, share: float) -> HeldOut:
 
 
 class _Copied:
-    """Transfers predicted so far: measured and predicted times by way, and how many are like none
-    that was learned.
+    """The transfers predicted so far: measured and predicted times by way, and the number of those
+    without a learned counterpart.
     """
 
     def __init__(self, learned: Learned) -> None:
@@ -365,8 +364,8 @@ class _Copied:
         self.strange = 0
 
     def predict(self, op: DeviceOp) -> int:
-        """The nanoseconds of a transfer; of one like none that was learned those of any way of its
-        direction.
+        """Return the nanoseconds of a transfer; without a learned counterpart, those of any way in
+        its direction.
         """
         ways = self._learned.ways
         for copy in copies_of([op]):
@@ -394,7 +393,9 @@ def _predict(
     times: Sequence[_OpTime] | None = None,
     makespan: bool = True,
 ) -> HeldOut:
-    """``times`` are those of all ops that are no transfers, if they are known already."""
+    """Predict the ``chosen`` ops. ``times`` are those of all ops but transfers, if they are known
+    already.
+    """
     keys = keys_of(trace, found.starts_ns) if times is None else ()
     durations = [op.duration_ns for op in trace.ops]
     tick = clock_tick(durations)
@@ -467,7 +468,7 @@ def _spread(pairs: Sequence[tuple[float, float]], tick: int) -> ErrorSpread:
 
 
 def _furthest(ops: Sequence[tuple[str, int, int]]) -> tuple[tuple[str, int, int, int], ...]:
-    """The name, number, measured and predicted time of the groups of ops with the largest total
+    """The names, numbers, measured and predicted times of the groups of ops with the largest total
     errors.
     """
     rows = [

@@ -1,4 +1,4 @@
-"""The data for a calibration: traces, and bandwidth sweeps of the kit for GPU machines
+"""The data for a calibration: traces, and the bandwidth sweeps of the kit for GPU machines
 (:mod:`hosim.gpu`).
 """
 
@@ -16,8 +16,8 @@ from hosim.validate.validation import read_trace
 
 @dataclass(frozen=True)
 class Sweep:
-    """Measured copies one at a time; ``both`` are pairs of copies, one each way at once: bytes of
-    each, ns until both were through.
+    """Copies that were measured one at a time. ``both`` has pairs of copies that run at once in
+    opposite directions: the bytes of each, and the nanoseconds until both have ended.
     """
 
     name: str
@@ -28,7 +28,9 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Traces and sweeps of one device; ``files`` they are from, by their names."""
+    """Traces and sweeps of one device. ``files`` has, by their names, the paths that they were read
+    from.
+    """
 
     traces: tuple[KinetoTrace, ...]
     sweeps: tuple[Sweep, ...] = ()
@@ -36,12 +38,12 @@ class Measurements:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all of them."""
+        """The names of all traces and sweeps."""
         return (*(trace.name for trace in self.traces), *(sweep.name for sweep in self.sweeps))
 
     @property
     def device(self) -> str | None:
-        """The name of the device, if a recording has it."""
+        """The name of the device; None if no recording has it."""
         names = [
             *(trace.device_name for trace in self.traces),
             *(sweep.device for sweep in self.sweeps),
@@ -50,8 +52,8 @@ class Measurements:
 
 
 def read_measurements(paths: Sequence[Path]) -> Measurements:
-    """Traces (a profiler's, or Nsight Systems exports), sweeps (the kit's ``bandwidth.json``) and
-    folders of the kit, which have both.
+    """Read traces (a profiler's, or Nsight Systems exports), sweeps (the kit's ``bandwidth.json``)
+    and folders of the kit, which have both.
 
     Raises :class:`InputError` for anything else, for a damaged file, and for recordings of devices
     of different names.

@@ -1,8 +1,8 @@
 """Op times of a recording by the cost model of a calibrated profile, beside the recorded ones.
 
-A recorded op lasts from its first instruction to its last: the gap to the next op, which the
-profile's launch time includes, is not part of it. Nothing recorded of the ops' times is used, only
-what their operators and kernels are.
+A recorded op lasts from its first instruction to its last. The gap to the next op is not part of
+it, although the profile's launch time includes that gap. The recorded times of the ops are not
+used, only their operators and kernels.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -21,18 +21,18 @@ _NINE_IN_TEN = 1.645
 _COMMON_SPREAD = 0.12
 """The share by which all ops of another model may be off together."""
 MOST_UNKNOWN = 0.2
-"""If more of the kernels than this share cannot be predicted, there is no total."""
+"""The largest share of the kernels that may be unpredicted if there is to be a total."""
 _TOLD = 0.01
-"""The least share of the time of a kind that is named."""
+"""The least share of the predicted time for which a kind is named."""
 MODEL_LEVELS = ("exact", "fitted", "alike", "assumed")
-"""The sources of a predicted time: the same op was recorded; its class or kind was; a kind that is
-alike was; none was.
+"""The sources of a predicted time: a recording of the same op, one of its class or kind, one of a
+similar kind, or none.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ModelledWork:
-    """A work, what it should take (ns), where that is from, and its spread."""
+    """A work, its predicted time in nanoseconds, the source of that time, and its spread."""
 
     work: OpWork
     predicted_ns: int
@@ -42,8 +42,8 @@ class ModelledWork:
 
 @dataclass(frozen=True, slots=True)
 class ModelledTotal:
-    """All predicted works together, in nanoseconds: measured, predicted, and between what it should
-    be nine times in ten.
+    """The total of all predicted works in nanoseconds: measured, predicted, and the ends of the
+    prediction's 90 % interval.
     """
 
     measured_ns: int
@@ -53,24 +53,24 @@ class ModelledTotal:
 
     @property
     def error(self) -> float | None:
-        """Signed and relative."""
+        """The signed relative error."""
         return self.predicted_ns / self.measured_ns - 1 if self.measured_ns else None
 
     def to_dict(self) -> dict[str, Any]:
-        """As the JSON report has it."""
+        """Return the total as in the JSON report."""
         return {**asdict(self), "error": self.error}
 
 
 @dataclass(frozen=True)
 class ModelledOps:
-    """The works of a recording as predicted."""
+    """The works of a recording with predicted times."""
 
     works: tuple[ModelledWork, ...]
 
     @property
     def total(self) -> ModelledTotal:
-        """All works together. Kinds err independently, ops of a kind alike, and all of them
-        somewhat alike.
+        """The total of all works. Errors are independent between kinds, equal for ops of one kind,
+        and partly common to all.
         """
         by_kind = summed(
             ((one.work.kind, one.work.dtype), one.predicted_ns * one.spread) for one in self.works
@@ -85,8 +85,8 @@ class ModelledOps:
 
     @property
     def without_data(self) -> str | None:
-        """Kinds that the recordings learned from say nothing of, with their share of the predicted
-        time; None if there are none.
+        """Name the kinds that the learned recordings do not cover, with their shares of the
+        predicted time; None if there are none.
         """
         total = max(1, sum(one.predicted_ns for one in self.works))
         assumed = [
@@ -107,7 +107,7 @@ class ModelledOps:
 
 
 def modelled(trace: KinetoTrace, calibration: Calibration, profile: Hardware) -> ModelledOps:
-    """The works of a recording by ``profile``, which is that of the calibration
+    """Return the works of a recording, timed by ``profile``, which is that of the calibration
     (:mod:`hosim.validate.calibrated_profile`).
     """
     counted = work_of(trace).works
@@ -141,6 +141,6 @@ def modelled(trace: KinetoTrace, calibration: Calibration, profile: Hardware) ->
 
 
 def _moved(place: int, op: DeviceOp) -> OpWork:
-    """A copy on the device, or a fill, that no operator explains."""
+    """Return the work of a copy on the device, or of a fill, that belongs to no operator."""
     kind, passes = ("copy", 2) if op.kind == "copy" else ("fill", 1)
     return OpWork(kind, "uint8", 0, passes * (op.size_bytes or 0), op.duration_ns, ops=(place,))

@@ -1,11 +1,11 @@
 """Recordings of several ranks of one program, replayed together: their collectives wait for each
 other.
 
-In the recording of one rank a collective takes as long as it waits for the others. Here it takes as
-long as on the rank that came last, and begins when all of the ranks that are given have come.
-Collectives are matched by process group and number in it (by their order, if the recordings have no
-numbers); the clocks of the ranks by the ends of these collectives. That kernels of one rank wait
-for room on their device is left out.
+In one rank's recording, a collective includes its wait for the other ranks. Here it takes as long
+as on the rank that came last, and begins when all given ranks have arrived. Collectives are matched
+by process group and number in it (by their order, if the recordings have no numbers), and the
+clocks of the ranks by the ends of these collectives. Waits of one rank's kernels for room on their
+device are not modelled.
 """
 
 from collections import defaultdict
@@ -31,15 +31,15 @@ from hosim.validate.replay_verdicts import (
 )
 
 Numbered = tuple[str, int]
-"""A process group and the number of a collective in it."""
+"""A process group, and the number of a collective in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedRank:
-    """One rank: its recording, the nanoseconds of its clock before that of the first rank, and the
-    errors of the replay and its rivals.
+    """One rank: its recording, the nanoseconds by which its clock is ahead of the first rank's, and
+    the errors of the replay and of the simpler predictions.
 
-    ``spans`` are what the rank alone does not explain.
+    ``spans`` are the parts that the rank alone does not explain.
     """
 
     trace: str
@@ -54,8 +54,8 @@ class ReplayedRank:
 
 
 def replay_ranks(traces: Sequence[KinetoTrace]) -> tuple[ReplayedRank, ...]:
-    """The ranks of a program replayed together. Raises :class:`InputError` if no collective is in
-    two of the recordings.
+    """Replay the ranks of a program together. Raises :class:`InputError` if no collective is in two
+    of the recordings.
     """
     judged = [best_structure(trace) for trace in traces]
     structures = [built for built, _, _ in judged]
@@ -82,7 +82,7 @@ def replay_ranks(traces: Sequence[KinetoTrace]) -> tuple[ReplayedRank, ...]:
 
 
 def ranks_to_dict(ranks: Sequence[ReplayedRank]) -> dict[str, Any]:
-    """The figures as ``hosim validate RANK0 RANK1 ... --json`` prints them."""
+    """Return the figures as ``hosim validate RANK0 RANK1 ... --json`` prints them."""
     rows = [
         {
             "trace": rank.trace,
@@ -114,7 +114,7 @@ def rank_complaint(rank: ReplayedRank, bound: float) -> str:
 
 
 def _numbered(trace: KinetoTrace, order: ProgramOrder) -> Mapping[Numbered, int]:
-    """The collectives of a rank by group and number."""
+    """Return the collectives of a rank by group and number."""
     found: dict[Numbered, int] = {}
     counted: defaultdict[str, int] = defaultdict(int)
     for i in order.order:
@@ -129,7 +129,7 @@ def _numbered(trace: KinetoTrace, order: ProgramOrder) -> Mapping[Numbered, int]
 
 
 def _matched(structures: Sequence[Structure]) -> Sequence[Mapping[int, int]]:
-    """The collectives of several ranks: by rank the position of each."""
+    """Return the collectives of several ranks, each as its positions by rank."""
     ranks = [_numbered(built.trace, built.order) for built in structures]
     for built, numbered in zip(structures, ranks, strict=True):
         for group, unnumbered in _unnumbered(built.trace).items():
@@ -156,7 +156,7 @@ def _matched(structures: Sequence[Structure]) -> Sequence[Mapping[int, int]]:
 
 
 def _unnumbered(trace: KinetoTrace) -> Mapping[str, bool]:
-    """The process groups, each with whether a collective of it has no number."""
+    """Return the process groups, each with True if a collective of it has no number."""
     numbers = grouped(
         (op.collective.group, op.collective.sequence)
         for op in trace.ops
@@ -166,8 +166,8 @@ def _unnumbered(trace: KinetoTrace) -> Mapping[str, bool]:
 
 
 def _offsets(traces: Sequence[KinetoTrace], matched: Sequence[Mapping[int, int]]) -> list[int]:
-    """Return by how much the clock of each rank is ahead of that of the first: the middle of the
-    differences of the ends of collectives.
+    """Return how far the clock of each rank is ahead of the first rank's: the median difference of
+    the ends of collectives.
     """
     offsets: dict[int, int] = {0: 0}
     while len(offsets) < len(traces):
@@ -192,7 +192,7 @@ def _offsets(traces: Sequence[KinetoTrace], matched: Sequence[Mapping[int, int]]
 def _replayed(
     structures: Sequence[Structure], matched: Sequence[Mapping[int, int]], offsets: Sequence[int]
 ) -> tuple[list[list[int]], list[list[int]]]:
-    """Starts and ends of the ops of each rank, on its own clock."""
+    """Return the starts and ends of the ops of each rank, on its own clock."""
     later = [max(offsets) - offset for offset in offsets]
     joint = _Joint(structures, matched, later)
     timeline = replay(
@@ -219,9 +219,10 @@ def _replayed(
 
 class _Joint:
     """The graph of all ranks. Each collective is an op without duration on each rank, and one more
-    that begins when all ranks have come.
+    that begins when all ranks have arrived.
 
-    ``at`` has the position here of each op of a rank, ``done`` that of the op at which it is over.
+    ``at`` has the position in this graph of each op of a rank, ``done`` that of the op with whose
+    end it is over.
     """
 
     def __init__(
@@ -262,7 +263,7 @@ class _Joint:
             )
 
     def _advance(self, r: int, positions: Sequence[int]) -> list[int]:
-        """Place what a rank can do; what is left."""
+        """Add the ops of a rank that can run, and return the rest."""
         held: set[str] = set()
         left = []
         for at in positions:

@@ -1,5 +1,5 @@
-"""The findings of ``hosim validate`` in a folder of the kit for GPU machines: offload schemes
-predicted from the resident run, and plans.
+"""The findings of ``hosim validate`` in a folder of the kit for GPU machines: offload schemes that
+are predicted from the resident run, and plans.
 """
 
 import re
@@ -16,12 +16,13 @@ _FIGURES = ("allocated_bytes", "reserved_bytes", "step_ns")
 
 
 def plan_rows(folder: Path) -> list[dict[str, Any]]:
-    """A row for each captured step and each plan of it: the step first, then larger shares before
-    smaller ones.
+    """Return a row for each captured step and each plan of it: the step first, then larger shares
+    before smaller ones.
 
-    What was not predicted or not measured is ``None``; ``error`` says why there is no plan, and
-    ``same_results`` whether the first steps gave the same bits as with everything resident.
-    Integers in nanoseconds and bytes. Raises :class:`InputError` for a damaged folder.
+    Figures that were not predicted or not measured are ``None``. ``error`` is the reason that there
+    is no plan, and ``same_results`` is true if the first steps gave the same bits as with
+    everything resident. Integers are in nanoseconds and bytes. Raises :class:`InputError` for a
+    damaged folder.
     """
     rows = []
     for step in sorted(path.parent for path in folder.glob("[!.]*-step/predicted.json")):
@@ -77,10 +78,10 @@ _RESIDENT = re.compile(r"(?P<model>\w+)-(?P<mode>[a-z]+)-(?P<length>\d+)-residen
 
 
 def validate_schemes(folder: Path) -> dict[str, Any]:
-    """Predicted and, where a scheme was recorded, measured figures of each model, mode and length
-    whose resident run is in the folder.
+    """Return the predicted figures, and the measured ones of recorded schemes, of each model, mode
+    and length whose resident run is in the folder.
 
-    ``plans`` are those of :func:`plan_rows`. Integers in nanoseconds and bytes, null if not
+    ``plans`` are those of :func:`plan_rows`. Integers are in nanoseconds and bytes, null if not
     measured; ``error`` is signed and relative. A dry run has no device to predict from, and so no
     ``runs``. Raises :class:`InputError` for a folder that the kit did not write, or that has
     nothing to compare.

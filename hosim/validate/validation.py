@@ -1,4 +1,4 @@
-"""``hosim validate``: replays of a recording's times and memory, and their errors."""
+"""``hosim validate``: replay a recording's times and memory, and report the replays' errors."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -32,8 +32,8 @@ _LISTED = 10
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """A recording and its replays: ``times`` of its ops, ``memory`` of its allocations; ``missing``
-    says why one is None.
+    """A recording and its replays: ``times`` of its ops and ``memory`` of its allocations.
+    ``missing`` says why one of them is None.
     """
 
     trace: str
@@ -45,9 +45,7 @@ class Validation:
 
     @property
     def explained(self) -> bool | None:
-        """Return whether the replay in time explains the recording; None if there is no such
-        replay.
-        """
+        """Return whether the replay of times explains the recording; None without such a replay."""
         return self.verdict.explained if self.verdict else None
 
     @property
@@ -57,8 +55,8 @@ class Validation:
 
     @property
     def drawn_ops(self) -> list[tuple[str, str, int, int, tuple[int, int], tuple[int, int]]]:
-        """Name, kind, device and stream of each op, and the nanoseconds of its start and end as
-        recorded and as replayed.
+        """The name, kind, device and stream of each op, and its start and end in nanoseconds: as
+        recorded, then as replayed.
         """
         return [
             (
@@ -79,8 +77,8 @@ class Validation:
 
     @property
     def drawn_memory(self) -> tuple[Curve, Mapping[str, Curve | None]] | None:
-        """Nanoseconds of the allocations and frees, and the bytes after each: recorded and
-        replayed.
+        """The times of allocations and frees in nanoseconds, and the bytes after each, recorded and
+        replayed; None without a replay of memory.
         """
         memory = self.memory
         if memory is None:
@@ -94,15 +92,15 @@ class Validation:
 
 
 def read_trace(path: str | os.PathLike[str]) -> KinetoTrace:
-    """The recording in a trace of the PyTorch profiler, or in an SQLite export of Nsight Systems.
-    Raises :class:`InputError`.
+    """Read the recording in a trace of the PyTorch profiler, or in an SQLite export of Nsight
+    Systems. Raises :class:`InputError`.
     """
     return (_reader(Path(path)) or read_kineto)(path)
 
 
 def _reader(path: Path) -> Callable[[str | os.PathLike[str]], KinetoTrace] | None:
-    """Return the reader of a recording of another program, by how it begins; ``None`` for other
-    files. Long recordings are not read for that.
+    """Return the reader for another program's recording, chosen by the file's first 16 bytes;
+    ``None`` for other files.
     """
     try:
         if not path.is_file():
@@ -192,8 +190,8 @@ def _of_trace(trace: KinetoTrace, device: int | None, source: str) -> Validation
 
 
 def validation_to_dict(validation: Validation) -> dict[str, Any]:
-    """The figures as ``hosim validate --json`` prints them: integers in nanoseconds and bytes, null
-    where the recording does not say.
+    """Return the figures as ``hosim validate --json`` prints them: integers in nanoseconds and
+    bytes, null if the recording does not say.
     """
     times, memory = validation.times, validation.memory
     return {
@@ -225,8 +223,8 @@ def validation_to_dict(validation: Validation) -> dict[str, Any]:
 
 
 def beside(unit: str, measured: int | None, simulated: int | None) -> dict[str, Any]:
-    """A measured figure and the simulated one, in nanoseconds (``ns``) or ``bytes``, and by how
-    much that is off.
+    """Return a measured and a simulated figure, in nanoseconds (``ns``) or ``bytes``, and the
+    relative error of the simulated one.
     """
     error = simulated / measured - 1 if measured and simulated is not None else None
     return {f"measured_{unit}": measured, f"simulated_{unit}": simulated, "error": error}
@@ -275,7 +273,7 @@ def _memory(memory: MemoryReplay | None) -> dict[str, Any]:
 
 
 def _given(times: StructuralReplay | None) -> Mapping[str, Any] | None:
-    """The count of numbers of the recording that the replay was given, and the constants fitted to
+    """Return how many numbers of the recording the replay was given, and the constants fitted to
     it.
     """
     if times is None:
@@ -304,7 +302,9 @@ def _given(times: StructuralReplay | None) -> Mapping[str, Any] | None:
 
 
 def _constant(constants: Latencies, name: str) -> dict[str, Any]:
-    """A fitted constant with how many samples it has, and between what nine tenths of them lie."""
+    """Return a fitted constant, its number of samples, and the range of the middle nine tenths of
+    these.
+    """
     low, high = constants.spreads.get(name, (None, None))
     return {
         "ns": constants.listed[name],

@@ -1,4 +1,4 @@
-"""Plans in the words of other runtimes: MindSpore, HyperParallel, llama.cpp."""
+"""Plans for other runtimes, in their own terms: MindSpore, HyperParallel, llama.cpp."""
 
 from typing import TYPE_CHECKING
 

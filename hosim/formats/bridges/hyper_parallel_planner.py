@@ -3,13 +3,13 @@
 With ``OffloadConfig(planner=HosimPlanner())``, an ``OffloadSession`` plans its replay with hosim.
 Source: github mindspore-ai/hyper-parallel (Apache-2.0), package
 ``hyper_parallel.auto_parallel.hyper_offload``: the protocol ``ResidencyPlanner`` (``build(trace)``
-gives a ``ResidencySchedule``) and what ``ReplayExecutor`` and ``ResidencyManager`` do with one:
+returns a ``ResidencySchedule``), and ``ReplayExecutor`` and ``ResidencyManager``, which execute it:
 
 - before an op (``pre``) only ``COPY_H2D`` is allowed, after it (``post``) the other three actions;
 - a copy takes its device memory where it is issued, in program order, and ``RELEASE_DEVICE``
-  releases it at its own place;
-- ``COPY_D2H`` does nothing if there is a host copy, so a stale one must be released before the
-  next;
+  releases it where it is listed;
+- ``COPY_D2H`` does nothing if there is a host copy, so a stale copy must be released before the
+  next one;
 - one stream makes the copies of both directions;
 - a storage that is never released keeps its memory until the step ends.
 
@@ -42,7 +42,7 @@ from hosim.units import human_size, human_time
 
 
 class LaterStep:
-    """Stands for ``pre_actions`` of a schedule until its session's first op; ``switch`` lets the
+    """Replaces ``pre_actions`` of a schedule until its session's first op; ``switch`` lets the
     session record its next step.
     """
 
@@ -56,7 +56,7 @@ class LaterStep:
         schedule.pre_actions = self
 
     def __call__(self, op: int) -> Any:
-        """The actions before an op."""
+        """Return the actions before an op."""
         session = self._active()
         if session is not None:
             self._schedule.pre_actions = self._actions
@@ -291,7 +291,7 @@ class HosimPlanner:
 
 
 def _class(module: str, name: str) -> Any:
-    """A class of hyper-parallel, or ``None`` where it is not installed."""
+    """Return a class of hyper-parallel; ``None`` if that is not installed."""
     from importlib import import_module
 
     try:
@@ -301,7 +301,7 @@ def _class(module: str, name: str) -> Any:
 
 
 def document_of(trace: Any) -> dict[str, Any]:
-    """An ``ActivationTrace`` of hyper-parallel as plain data, in the form that
+    """Return an ``ActivationTrace`` of hyper-parallel as plain data, in the form that
     :mod:`hosim.formats.activation_trace` reads.
     """
     return {

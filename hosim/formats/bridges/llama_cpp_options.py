@@ -1,10 +1,10 @@
-"""The options of llama.cpp that come closest to a plan: which layers, experts and weights lie on
+"""The options of llama.cpp that come closest to a plan: the layers, experts and weights that are on
 the device when the step begins.
 
-llama.cpp places weights and moves none, so that what a plan moves while it runs is said beside the
-options. Where a weight begins says where llama.cpp should have it; of a tensor in parts the side
-that has more bytes. How far the options are from the plan a replay says, of the policy
-``llama_cpp`` with them (:mod:`hosim.policies.own.llama_cpp`, which says what each option means).
+llama.cpp places weights and moves none, so moves of a plan are reported beside the options. A
+weight belongs where it is at the start of the step; a tensor in parts belongs to the side with more
+of its bytes. A replay of the policy ``llama_cpp`` with these options gives their gap to the plan
+(:mod:`hosim.policies.own.llama_cpp` explains the options).
 """
 
 import re
@@ -26,8 +26,8 @@ from hosim.units import human_percent, human_size, human_time
 
 
 def command_line(data: Mapping[str, Any]) -> str:
-    """The line of what ``hosim export --llama-cpp --json`` prints, under comments that say how far
-    it is from the plan.
+    """Return the command line of the output of ``hosim export --llama-cpp --json``, under comments
+    on the gap to the plan.
     """
     ours, theirs = data["of_plan"], data["of_options"]
     comments = [
@@ -63,8 +63,8 @@ _NAMED = re.compile(r"blk\.(\d+)\.(.+)")
 
 @dataclass(frozen=True, slots=True)
 class LlamaCppOptions:
-    """``-ngl``, ``--n-cpu-moe``, the patterns of ``-ot``, and a line for each thing of the plan
-    that they do not say.
+    """``-ngl``, ``--n-cpu-moe``, the patterns of ``-ot``, and a line for each part of the plan that
+    they cannot express.
     """
 
     n_gpu_layers: int
@@ -73,7 +73,7 @@ class LlamaCppOptions:
     unsaid: tuple[str, ...]
 
     def policy(self) -> dict[str, Any]:
-        """The same as parameters of the policy ``llama_cpp``."""
+        """Return the options as parameters of the policy ``llama_cpp``."""
         return {
             "n_gpu_layers": self.n_gpu_layers,
             "n_cpu_moe": self.n_cpu_moe,
@@ -82,8 +82,8 @@ class LlamaCppOptions:
 
 
 def options_of(plan: Plan, hardware: Hardware) -> LlamaCppOptions:
-    """The options closest to a plan. Raises :class:`InputError` where a weight has no name that
-    llama.cpp knows.
+    """Return the options closest to a plan. Raises :class:`InputError` if a weight has no name in
+    llama.cpp.
     """
     graph, device = plan.graph, hardware.device_tier
     held = _held(plan, device)
@@ -120,7 +120,7 @@ def options_of(plan: Plan, hardware: Hardware) -> LlamaCppOptions:
 
 def exported(plan: Plan, hardware: Hardware, budget_bytes: int, target: Result) -> dict[str, Any]:
     """Return the output of ``hosim export --llama-cpp --json``: options, their replay beside the
-    plan's (``target``), and what they do not say.
+    plan's (``target``), and the parts of the plan that they cannot express.
     """
     options = options_of(plan, hardware)
     unsaid, result = list(options.unsaid), None
@@ -159,8 +159,8 @@ def _figures(result: Result, hardware: Hardware) -> dict[str, int]:
 
 
 def _held(plan: Plan, device: str) -> dict[str, tuple[int, int]]:
-    """Bytes of each weight, by the name of the whole: in the device tier when the step begins, and
-    below.
+    """Return the bytes of each weight, by the name of the whole: in the device tier when the step
+    begins, and in lower tiers.
     """
     graph, residency = plan.graph, plan.residency(device)
     held: dict[str, tuple[int, int]] = {}
@@ -188,10 +188,10 @@ def _is_expert(name: str) -> bool:
 
 
 def _first_experts(layers: Sequence[int], below: Collection[int], first: int) -> int:
-    """Of how many layers from the front the experts are below, where others than those are below
-    only in layers that wholly are.
+    """Return the number of first layers whose experts are offloaded to host; layers before
+    ``first`` are offloaded as a whole.
 
-    0 where the layers whose experts are ``below`` are no such number of the ``layers`` with
+    It is 0 if the layers whose experts are ``below`` are not the first ones of the ``layers`` with
     experts.
     """
     wanted = {n for n in layers if n in below or n < first}
@@ -208,8 +208,8 @@ def _first_experts(layers: Sequence[int], below: Collection[int], first: int) ->
 def _layers_on_device(
     plan: Plan, of: Sequence[int], count: int, below: Mapping[str, bool], device: str
 ) -> list[bool]:
-    """Return whether each layer is on the device: its attention with the cache, or where it has
-    none, most of its weights but experts.
+    """Return, for each layer, True if it is on the device: its attention with the cache or, without
+    a cache, most of its weights except experts.
     """
     graph, residency = plan.graph, plan.residency(device)
     said: dict[int, list[bool]] = {}
@@ -233,8 +233,8 @@ def _layers_on_device(
 
 
 def _overridden(below: Mapping[str, bool], first: int, moe: int, count: int) -> tuple[str, ...]:
-    """Patterns for weights that the other options have elsewhere; those of several layers
-    together.
+    """Return patterns for weights that the other options place elsewhere, one pattern for several
+    layers.
     """
     layers: dict[tuple[str, bool], list[int]] = {}
     single: list[str] = []
@@ -259,7 +259,7 @@ def _overridden(below: Mapping[str, bool], first: int, moe: int, count: int) -> 
 def _unsaid(
     plan: Plan, held: Mapping[str, tuple[int, int]], on_device: Sequence[bool], first: int
 ) -> list[str]:
-    """A line for each kind of thing that llama.cpp has no option for."""
+    """Return a line for each kind of thing that llama.cpp has no option for."""
     graph, lines = plan.graph, []
     moved = [
         graph.tensors[op.tensor] for op in plan.cache_ops if op.op != DETACH and op.tensor >= 0

@@ -2,9 +2,9 @@
 
 MindSpore 2.10 and 2.11, the last with static graphs for distributed training, cannot take a plan.
 They have two strategies, ``distance`` and ``memory_peak``, which read their settings from the
-environment; hosim has both as policies (with our reading of what is undocumented:
-:mod:`hosim.policies.own.mindspore`). The search plans and replays settings: the best is the
-fastest that fits, and among equally fast ones the one with the lowest peak.
+environment. hosim has both as policies, with an interpretation of their undocumented parts
+(:mod:`hosim.policies.own.mindspore`). The search plans and replays settings: the best is the
+fastest that fits, and of equally fast ones the one with the lowest peak.
 
 Source of the names: ``mindspore/graph/_parse/compile_config.py`` of the 2.10 wheel. Only the
 difference of ``HYPER_OFFLOAD_MAX_DEVICE_MEMORY`` and the headroom matters to the strategy: the
@@ -31,8 +31,8 @@ from hosim.units import human_percent, human_size, human_time
 
 
 def shell(data: Mapping[str, Any]) -> str:
-    """``export`` lines of what ``hosim export --mindspore --json`` prints, under comments that say
-    what is left to the plan.
+    """Return ``export`` lines of the output of ``hosim export --mindspore --json``, under comments
+    on the gap to the plan.
     """
     ours, theirs, gap = data["of_plan"], data["of_settings"], data["gap"]
     share = (
@@ -81,7 +81,7 @@ class Setting:
 @dataclass(frozen=True)
 class Tried:
     """A setting, its plan, and the plan's replay within the budget; ``None`` if the strategy finds
-    none.
+    no plan.
     """
 
     setting: Setting
@@ -90,21 +90,22 @@ class Tried:
 
     @property
     def fits(self) -> bool:
-        """Return whether its replay stays within the budget."""
+        """Return whether the plan's replay stays within the budget."""
         return self.result is not None and self.result.feasible
 
     @property
     def makespan_ns(self) -> int | None:
-        """The makespan of its replay; ``None`` if it does not fit."""
+        """The makespan of the plan's replay; ``None`` if it does not fit."""
         return None if self.result is None else self.result.makespan_ns
 
 
 def search(
     graph: Graph, hardware: Hardware, budget_bytes: int, *, trials: int, seed: int = 0
 ) -> Iterator[Tried]:
-    """The best setting so far (of both strategies), after each of at most ``trials`` settings.
+    """Yield the best setting so far (of both strategies), after each of at most ``trials``
+    settings.
 
-    The two strategies take turns. Each climbs from its defaults, one value at a time, and then from
+    The two strategies alternate. Each climbs from its defaults, one value at a time, and then from
     random settings: the same ``seed`` gives the same answer. Settings with the same plan are
     replayed once.
     """
@@ -127,7 +128,7 @@ def search(
 
 
 def environment(setting: Setting) -> dict[str, str]:
-    """The environment variables of a setting, by name.
+    """Return the environment variables of a setting, by name.
 
     >>> environment(Setting("distance", {"select_num": 3}))
     {'MS_DEV_HYPER_OFFLOAD_PEAK_STRATEGY': '0', 'HYPER_OFFLOAD_SELECT_NUM': '3'}
@@ -142,8 +143,8 @@ def environment(setting: Setting) -> dict[str, str]:
 
 
 def auto_offload(plan: Plan) -> str:
-    """The ``auto_offload`` of ``jit`` that allows what the plan moves: ``activation``, ``weight``
-    or ``all``.
+    """Return the ``auto_offload`` of ``jit`` that allows the plan's moves: ``activation``,
+    ``weight`` or ``all``.
     """
     moved = {
         plan.graph.tensors[c.tensor].kind in ("activation", "gradient", "output")
@@ -153,8 +154,8 @@ def auto_offload(plan: Plan) -> str:
 
 
 def export_to_dict(best: Tried, target: Result, device_tier: str, trials: int) -> dict[str, Any]:
-    """The answer as ``hosim export --mindspore --json`` prints it: the settings, and their distance
-    from ``target``, the plan's replay.
+    """Return the answer as ``hosim export --mindspore --json`` prints it: the settings, and their
+    gap to ``target``, the plan's replay.
     """
     if best.plan is None or best.result is None or not best.fits:
         raise InfeasibleError(
@@ -195,7 +196,7 @@ _Point = tuple[int, ...]
 
 
 def _ladder(least: int, most: int, default: int) -> Sequence[int]:
-    """Whole numbers from ``least`` to ``most``, each half as much again as the one before, and the
+    """Return whole numbers from ``least`` to ``most``, each 1.5 times the previous one, and the
     default.
     """
     values = [least]
@@ -239,7 +240,7 @@ def _space(strategy: str, graph: Graph, hardware: Hardware, budget: int) -> _Spa
 def _rates(
     hardware: Hardware, defaults: Mapping[str, Any]
 ) -> Iterator[tuple[str, Sequence[float], float]]:
-    """The bandwidths for adaptive distances: fractions of the machine's, which stand for other
+    """Yield the bandwidths for adaptive distances: fractions of the machine's, which model other
     traffic on the channel.
     """
     rates = {channel.name: channel.bandwidth_bytes_per_s / 1e9 for channel in hardware.channels}
@@ -256,13 +257,13 @@ def _rates(
 # the search
 
 _Worth = tuple[int, int, int, int]
-"""Smaller is better: 0 if it fits, then makespan, peak and bytes moved; 1 if not, then the peak
-that it would have; 2 without a plan.
+"""Smaller is better: 0 if it fits, then makespan, peak and bytes moved; 1 if it does not fit, then
+the peak without the budget; 2 without a plan.
 """
 
 
 class _Evaluator:
-    """Plans and replays settings, each distinct plan once."""
+    """Plans settings, and replays each distinct plan once."""
 
     def __init__(self, graph: Graph, hardware: Hardware, budget_bytes: int) -> None:
         self.graph = graph
@@ -295,15 +296,15 @@ class _Evaluator:
 
 
 def _nearest(values: Sequence[Any], wanted: Any) -> int:
-    """The position of the value nearest to the wanted one, the first of equals."""
+    """Return the position of the value nearest to the wanted one, the first of equals."""
     return min(range(len(values)), key=lambda k: (abs(values[k] - wanted), k))
 
 
 def _climb(
     strategy: str, space: _Space, evaluate: _Evaluator, rng: random.Random
 ) -> Iterator[tuple[_Worth, Tried]]:
-    """Each setting once, with its score: uphill from the defaults, then from random points, until
-    few are left.
+    """Yield each setting once, with its score: uphill from the defaults, then from random points,
+    until these give nothing new.
     """
     known: dict[_Point, _Worth] = {}
 

@@ -1,12 +1,11 @@
-"""A residency schedule of hyper-parallel from a plan of hosim: what is copied and released before
-and after each op, in program order.
+"""A residency schedule of hyper-parallel from a plan of hosim: the copies and releases before and
+after each op, in program order.
 
 hosim plans in time: a prefetch waits for room, and so does an op. The plan is therefore replayed,
 and each action gets a place in the program at which the device holds no more than it held when the
-op began. Then copies up move ahead to where the plan issues them, as far as the limit allows. As in
-the runtime's own account (:mod:`hosim.formats.bridges.hyper_parallel_planner`), released memory
-counts as free while a copy
-down still reads it.
+op began. Then copies up are moved earlier to where the plan issues them, as far as the limit
+allows. As in the runtime's own account (:mod:`hosim.formats.bridges.hyper_parallel_planner`),
+released memory counts as free while a copy down still reads it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -32,20 +31,18 @@ COPY_D2H, COPY_H2D, RELEASE_DEVICE, RELEASE_HOST = (
 )
 
 HOST_BYTES = 64 * 2**30
-"""Pinned host memory for copies, as ``OffloadConfig.max_offload_activation_mb`` has it by
-default.
-"""
+"""Pinned host memory for copies, the default of ``OffloadConfig.max_offload_activation_mb``."""
 
 _AMPLE = 10**18
 _OURS, _OTHERS = "hyperoffload", ("longest_gap", "g10", "memory_peak")
 AHEAD = f"a schedule needs a policy that plans ahead and keeps the order, such as {_OURS}"
-"""The error for any other policy."""
+"""The error message for any other policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One residency action: ``kind`` by its name in hyper-parallel, before or after the op at
-    position ``op``.
+    """One residency action: ``kind`` is its name in hyper-parallel; it comes before or after the op
+    at position ``op``.
     """
 
     op: int
@@ -66,10 +63,10 @@ class Planned:
 
 
 def hardware_of(trace: ActivationTrace, host_bytes: int = HOST_BYTES) -> Hardware:
-    """The machine that a trace was recorded on, as far as the trace describes it: its bandwidths,
-    and the limit as the device's capacity.
+    """Return the machine that a trace was recorded on, as far as the trace describes it: its
+    bandwidths, and the limit as the device's capacity.
 
-    One stream copies in both directions, one copy after the other: the channels have one queue.
+    One stream copies in both directions, one copy after the other: the channels share one queue.
     """
     limit = _AMPLE if trace.limit_bytes is None else max(trace.limit_bytes, 1)
     channels = (
@@ -96,10 +93,10 @@ def plan_trace(
     host_bytes: int = HOST_BYTES,
     **parameters: Any,
 ) -> Planned:
-    """The schedule of a policy for a trace: actions in program order that keep the device within
-    the trace's limit.
+    """Return the schedule of a policy for a trace: actions in program order that keep the device
+    within the trace's limit.
 
-    Storages that no op of the trace produced do not belong to the runtime, and stay as they are.
+    Storages that no op of the trace produced do not belong to the runtime, and are not moved.
     Raises :class:`InfeasibleError` if nothing fits within the trace's limit, and
     :class:`InputError` for a policy that does not plan ahead.
     """
@@ -132,7 +129,7 @@ def plan_trace(
 
 
 def _check_ahead(plan: Plan) -> None:
-    """Raise :class:`InputError` unless cache ops are all that the plan has."""
+    """Raise :class:`InputError` unless the plan consists only of cache ops."""
     if plan.runtime is not None or plan.edits is not None:
         what = (
             "changes the order of the ops" if plan.edits is not None else "decides during the run"
@@ -141,7 +138,7 @@ def _check_ahead(plan: Plan) -> None:
 
 
 def _planned(plan: Plan, trace: ActivationTrace, hardware: Hardware) -> Planned:
-    """The schedule of one plan."""
+    """Return the schedule of one plan."""
     assert trace.limit_bytes is not None
     aways = _aways(plan, hardware, trace.limit_bytes)
     actions = _actions(
@@ -165,11 +162,11 @@ def _waits(planned: Planned) -> bool:
 
 
 def plan_of(actions: Sequence[Action], graph: Graph, policy: str = "manual") -> Plan:
-    """The plan of a schedule on a graph of :func:`hosim.formats.activation_trace.graph_of`: its
-    copies and releases as cache ops.
+    """Return the plan of a schedule on a graph of :func:`hosim.formats.activation_trace.graph_of`:
+    its copies and releases as cache ops.
 
-    It leaves out what the replay does by itself: releasing a storage at its last use, and its host
-    copy at a write.
+    It omits the releases that the replay makes by itself: of a storage at its last use, and of its
+    host copy at a write.
     """
     storages = {
         int(tensor.name.removeprefix("storage")): t for t, tensor in enumerate(graph.tensors)
@@ -191,7 +188,7 @@ def plan_of(actions: Sequence[Action], graph: Graph, policy: str = "manual") -> 
 
 
 def _produced(trace: ActivationTrace) -> ActivationTrace:
-    """The trace without the storages whose first access reads."""
+    """Return the trace without the storages whose first access is a read."""
     first: dict[int, bool] = {}
     for op in trace.ops:
         for sid in (*op.reads, *op.writes):
@@ -239,10 +236,10 @@ def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
     starts, ends = result.timeline.op_start_ns, result.timeline.op_end_ns
     copies = {transfer.cache_op: transfer for transfer in result.timeline.transfers}
     aways: list[_Away] = []
-    ended: dict[int, int] = {}  # by tensor: the end of its last copy
+    ended: dict[int, int] = {}  # the end of each tensor's last copy
     leaving: dict[
         int, tuple[int, int]
-    ] = {}  # by tensor: last use, and the op after which it is released
+    ] = {}  # each tensor's last use, and the op after which it is released
     for c in sorted(range(len(plan.cache_ops)), key=lambda c: (plan.cache_ops[c].after, c)):
         cache_op = plan.cache_ops[c]
         t, after, users = cache_op.tensor, cache_op.after, graph.users[cache_op.tensor]
@@ -271,7 +268,7 @@ def _aways(plan: Plan, hardware: Hardware, limit: int) -> list[_Away]:
 
 
 def _held(graph: Graph, aways: Sequence[_Away]) -> list[int]:
-    """The bytes that the device holds in program order, by op: produced by then and not
+    """Return the bytes that the device holds in program order, by op: produced by then and not
     released.
     """
     change = [0] * (len(graph.ops) + 1)
@@ -290,11 +287,11 @@ def _held(graph: Graph, aways: Sequence[_Away]) -> list[int]:
 
 
 def _shrink(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) -> None:
-    """Delay copies up, those needed last first, then advance releases, where ops that begin at one
+    """Delay copies up, those needed last first, then advance releases, if ops that begin at one
     instant leave their order open.
 
-    With the latest copies and the earliest releases, an op holds only what it and its neighbours
-    need, which the replay held too: it fits.
+    With the latest copies and the earliest releases, an op holds only the tensors that it and its
+    neighbours need. The replay held these, too, so they fit.
     """
     for i in range(len(held)):
         for away in sorted(aways, key=lambda a: -a.next) if held[i] > limit else ():
@@ -313,8 +310,8 @@ def _take(held: list[int], graph: Graph, away: _Away, ops: range) -> None:
 
 
 def _advance(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) -> None:
-    """Copies up where the plan issues them, or as near as the limit allows, in the order of the
-    plan.
+    """Move copies up to where the plan issues them, or as near as the limit allows, in the order of
+    the plan.
     """
     earliest = 0
     for away in aways:
@@ -328,11 +325,11 @@ def _advance(graph: Graph, aways: Sequence[_Away], held: list[int], limit: int) 
 def _actions(
     graph: Graph, trace: ActivationTrace, aways: Sequence[_Away], stores: Sequence[tuple[int, int]]
 ) -> tuple[Action, ...]:
-    """All actions in program order; ``stores`` are copies down as (after, tensor).
+    """Return all actions in program order; ``stores`` are copies down as (after, tensor).
 
     After an op, stale host copies are released first, then copies down begin, then device memory is
-    released, then host memory. A host copy that is not stale stays until the last use, whatever the
-    plan says, because the runtime would copy again if it were stored once more.
+    released, then host memory. A valid host copy is kept until the last use, even if the plan
+    releases it, because the runtime would copy again if it were stored once more.
     """
     storage = [int(tensor.name.removeprefix("storage")) for tensor in graph.tensors]
     placed: list[tuple[int, int, Action]] = []  # op, place among the actions around it, action

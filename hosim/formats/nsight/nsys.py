@@ -1,10 +1,10 @@
-"""Reader of Nsight Systems recordings (``nsys export --type sqlite``), into the same record as
-those of PyTorch's profiler.
+"""Reader of Nsight Systems recordings (``nsys export --type sqlite``), into the same data as those
+of PyTorch's profiler.
 
 ``trace = read_nsys(path)`` returns a :class:`KinetoTrace`, which
 :mod:`hosim.io.importers.recordings.kineto` describes. The tables are those of NVIDIA's "SQLite Export
 Schema Reference". A table without entries is not written, so any may be missing, and newer releases
-have more columns. If there are several processes, the one that used devices most is read.
+have more columns. Of several processes, the one with the most device entries is read.
 
 An export has no CPU ops. Its memory events are the driver's (``cudaMalloc``, which PyTorch calls
 reserved), without totals. The event that a stream waits for is known only if the records of events
@@ -48,8 +48,8 @@ _MEMORY, _STRINGS, _RANGES, _GPUS = (
 )
 _TABLES = (_KERNEL, _COPY, _MEMSET, _CALLS, _SYNCS, _EVENTS, _MEMORY, _STRINGS, _RANGES, _GPUS)
 
-# The documented numbers: of ENUM_CUDA_MEM_KIND, of both ends of ENUM_CUDA_MEMCPY_OPER, of
-# ENUM_CUPTI_SYNC_TYPE and NVTX event types.
+# The documented numbers of ENUM_CUDA_MEM_KIND, of both ends of ENUM_CUDA_MEMCPY_OPER, of
+# ENUM_CUPTI_SYNC_TYPE and of NVTX event types.
 _MEMORY_KINDS = {
     0: "pageable",
     1: "pinned",
@@ -61,7 +61,7 @@ _MEMORY_KINDS = {
 }
 _SIDES = {"h": "host", "d": "device", "a": "array", "m": "managed", "?": "unknown"}
 _COPY_KINDS = ("??", "hd", "dh", "ha", "ah", "aa", "ad", "da", "dd", "hh", "dd", "md", "dm", "dd")
-_MIGRATIONS = (11, 12, 13)  # pages that the driver moves when somebody touches them
+_MIGRATIONS = (11, 12, 13)  # pages that the driver moves when a processor touches them
 _SYNC_NAMES = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 _EVENT_SYNC, _STREAM_WAIT = 1, 2
 _RANGE_TYPES = (59, 60)  # push and pop, start and end
@@ -73,7 +73,7 @@ Row = tuple[int | str | None, ...]
 
 
 def read_nsys(path: str | os.PathLike[str]) -> KinetoTrace:
-    """The recording in the SQLite export at ``path``.
+    """Return the recording in the SQLite export at ``path``.
 
     Raises :class:`InputError` for a damaged file, for another database, and for a recording without
     device activity.
@@ -92,8 +92,8 @@ def read_nsys(path: str | os.PathLike[str]) -> KinetoTrace:
 
 
 class _Export:
-    """The tables of an export, as data on a clock that begins with its first entry; of all rows and
-    texts no more than the limits allow.
+    """The tables of an export, as data on a clock that begins with its first entry. Rows and texts
+    are read within the limits.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class _Export:
         self._process = self._busiest_process()
 
     def trace(self, name: str) -> KinetoTrace:
-        """The whole recording."""
+        """Return the whole recording."""
         ops = [*self._kernels(), *self._copies(), *self._memsets()]
         if not ops:
             raise InputError(
@@ -226,8 +226,8 @@ class _Export:
             )
 
     def _syncs(self) -> list[SyncRecord]:
-        """The recorded waits. If the event of one wait was not recorded, all are left out, and the
-        reader infers them.
+        """Return the recorded waits. If the event of one wait was not recorded, all are omitted,
+        and the reader infers them.
         """
         records = self._event_records()
         syncs = []
@@ -255,8 +255,8 @@ class _Export:
         return syncs
 
     def _event_records(self) -> Mapping[tuple[object, object], Sequence[tuple[int, int, object]]]:
-        """The calls that recorded each event, by context and event: correlation, stream, and number of the
-        record (None in older schemas).
+        """Return the calls that recorded each event, by context and event: the correlation, the
+        stream, and the number of the record (None in older schemas).
         """
         records: defaultdict[tuple[object, object], list[tuple[int, int, object]]] = defaultdict(
             list
@@ -315,8 +315,8 @@ class _Export:
         return devices
 
     def _busiest_process(self) -> int | None:
-        """The process (its number as in the export) with most device entries; None if the export
-        names none.
+        """Return the process (its number in the export) with the most device entries; None if the
+        export names none.
         """
         counts: Counter[int] = Counter()
         for table in (_KERNEL, _COPY, _MEMSET):
@@ -334,8 +334,8 @@ class _Export:
         optional: Sequence[str],
         process: str | None = "globalPid",
     ) -> Iterator[Row]:
-        """The rows of a table for the chosen process; nothing without the table. A missing column
-        of ``optional`` is None.
+        """Yield the rows of a table for the chosen process; nothing without the table. A missing
+        column of ``optional`` gives None.
 
         ``process`` is the column that names the process, or a thread of it.
         """
@@ -367,7 +367,7 @@ class _Export:
             yield row
 
     def _text(self, key: object) -> str | None:
-        """The string with that number; newer tables may hold the text itself."""
+        """Return the string with that number; newer tables may have the text itself."""
         return key if isinstance(key, str) else self._strings.get(key)
 
 
@@ -402,12 +402,12 @@ def _times(table: str, start: object, end: object) -> tuple[int, int]:
 
 
 def _thread(value: object) -> str:
-    """The number of a thread, from the export's number of process and thread."""
+    """Return the number of a thread, from the export's combined number of process and thread."""
     return str(value & (1 << _THREAD_BITS) - 1) if isinstance(value, int) else ""
 
 
 def _end(end: str, memory: object) -> str:
-    """One end of a copy: its side, and on the host's side the kind of memory, which is in the other
+    """Return one end of a copy: its side or, on the host's side, the kind of memory from the other
     column.
     """
     kind = _MEMORY_KINDS.get(memory) if isinstance(memory, int) else None
@@ -426,8 +426,8 @@ def _letter(end: str) -> str:
 def _record_of(
     records: Sequence[tuple[int, int, object]], correlation: object, sync_id: object
 ) -> tuple[int, int] | None:
-    """The correlation and the stream of the record that a wait is for: the one with its number,
-    else the event's last record before it.
+    """Return the correlation and the stream of the record that a wait is for: the record with the
+    wait's number, else the event's last record before it.
     """
     if sync_id is not None:
         for found, stream, number in records:

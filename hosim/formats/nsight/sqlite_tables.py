@@ -1,10 +1,10 @@
-"""Reader of plain tables in an SQLite file that others made: nothing but the rows of named tables
-can be had from it.
+"""A reader of plain tables in an SQLite file from elsewhere. It gives access only to the rows of
+named tables.
 
-What a database may bring along to be computed when it is read is refused: views, virtual tables,
+Everything in a database that would be computed when it is read is refused: views, virtual tables,
 generated columns and triggers under the names that are read. The file is opened read-only and as
-one that nobody changes, indexes are not used, an authoriser permits reading these tables alone, and
-SQLite counts its steps: a file cannot take more of them than its size explains.
+immutable, indexes are not used, an authoriser permits reading only these tables, and SQLite's steps
+are limited by the size of the file.
 """
 
 import os
@@ -28,8 +28,8 @@ _SCHEMA = ("sqlite_master", "sqlite_schema")
 def plain_tables(
     path: Path, names: Collection[str]
 ) -> Iterator[tuple[sqlite3.Connection, Mapping[str, frozenset[str]]]]:
-    """A connection that can read the tables with these ``names`` alone, and the columns of those
-    that there are.
+    """Yield a connection that can read only the tables with these ``names``, and the columns of
+    those that exist.
 
     Raises :class:`InputError` for a table that is computed, and :class:`OSError` or
     :class:`sqlite3.Error` for a file that is no database.
@@ -60,7 +60,7 @@ def plain_tables(
                 connection,
                 {name: _columns(connection, name) for name in _tables(connection, names)},
             )
-        except UnicodeDecodeError:  # of the text of one of SQLite's own errors
+        except UnicodeDecodeError:  # from the text of one of SQLite's own errors
             raise sqlite3.DatabaseError("damaged: its text is not UTF-8") from None
         except sqlite3.OperationalError as error:
             if str(error) == "interrupted":
@@ -71,7 +71,7 @@ def plain_tables(
 
 
 def _permitted(action: int, first: str | None, second: str | None, names: Collection[str]) -> int:
-    """Return whether SQLite may do what a query asks for."""
+    """Return SQLite's code that allows or denies an action of a query."""
     if action == sqlite3.SQLITE_SELECT:
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_READ and first is not None:

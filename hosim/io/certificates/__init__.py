@@ -1,5 +1,5 @@
-"""Certificates of replays: plan, events and the proof of a lower bound, which
-:mod:`hosim.check_certificate` checks without hosim.
+"""Certificates of replays: plan, events and the proof of a lower bound.
+:mod:`hosim.check_certificate` checks them without hosim.
 """
 
 from typing import TYPE_CHECKING

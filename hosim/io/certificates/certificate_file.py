@@ -1,7 +1,7 @@
-"""A certificate: a plan, what happened in its replay and why no plan is faster, in one file that
-hosim/check_certificate.py proves.
+"""A certificate: one file with a plan, the events of its replay, and a proof that no plan is
+faster, which hosim/check_certificate.py checks.
 
-docs/contract.md says what it proves. Everything in it is a whole number of at least 0, a name, or a
+docs/contract.md defines the proof. Every value is a whole number of at least 0, a name, or a
 fraction as two numbers.
 """
 
@@ -26,21 +26,23 @@ from hosim.result import LEDGER, Result, Timeline, Transfer
 
 # -- certificate path
 # --------------------------------------------------------------------------------------------------
-# The path that proves a certificate's lower bound: ops one after the other, and legs between them
-# in which so much has to move.
+# The path that proves a certificate's lower bound: a sequence of ops, and legs between them in
+# which some bytes have to move.
 #
 # The longest path over the ops that follow one another, as in
-# :mod:`hosim.analysis.lower_bounds.bounds`, on which a leg may stand between two ops of a stream, or
-# between one and time 0 or the end. A leg's time is what :func:`hosim.check_certificate.leg`
-# proves with all weight on one link. It is looked for in floats, and said in whole numbers: what
-# the path proves is what the checker makes of it.
+# :mod:`hosim.analysis.lower_bounds.bounds`, on which a leg may be between two ops of a stream, or
+# between an op and time 0 or the end. A leg's time is what :func:`hosim.check_certificate.leg`
+# proves with all weight on one link. The search uses floats, but the path is written in whole
+# numbers: the checker computes what it proves.
 
 _EVERY_OP, _POINTS = 48, 12
-"""Legs begin and end at every op of graphs of up to so many ops, of larger ones at so many."""
+"""Legs begin and end at every op in graphs of at most ``_EVERY_OP`` ops, and at ``_POINTS`` ops in
+larger ones.
+"""
 
 _SIZES = 3
-"""Where less than a tensor has no room, prices are tried by which one of the smallest such tensors
-pays for all of it: so many.
+"""If room is short by less than a tensor, prices are tried at which the smallest such tensors, one
+after the other, pay for all of it: at most this many.
 """
 
 Place = int | None
@@ -48,8 +50,8 @@ Place = int | None
 
 
 class _MovingAlike(NamedTuple):
-    """Tensors of one size that move to, or from, one tier; from one ``home``, if they lie there,
-    and in the end back from ``returns``.
+    """Tensors of one size that move to or from one tier: from ``home``, if they start there, and
+    finally back from ``returns``.
     """
 
     size: int
@@ -59,8 +61,8 @@ class _MovingAlike(NamedTuple):
 
 
 def bound_path(given: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[list[Any], int]:
-    """The steps of a path, and the nanoseconds that it proves; ``given`` and ``plan`` are those of
-    a certificate.
+    """Return the steps of a path, and the nanoseconds that it proves; ``given`` and ``plan`` are
+    those of a certificate.
     """
     search = _LongestPath({**given, **plan})
     path = search.path()
@@ -68,7 +70,9 @@ def bound_path(given: Mapping[str, Any], plan: Mapping[str, Any]) -> tuple[list[
 
 
 class _LongestPath:
-    """The search for the longest path: each leg takes what has to move in it, by prices."""
+    """The search for the longest path. The time of a leg is a bound for the bytes that move in it,
+    by prices for links and room.
+    """
 
     def __init__(self, c: Mapping[str, Any]) -> None:
         self.c = c
@@ -89,8 +93,8 @@ class _LongestPath:
         return self._ways[key]
 
     def _prices(self, end: str) -> Iterator[tuple[int, dict[str, Fraction]]]:
-        """With each link, no price for room, and those that make the tiers next to it as dear as
-        those behind.
+        """Yield, for each link, prices for room: none, and those that make the nearer tiers as
+        expensive as those behind them.
         """
         for link in range(len(self.c["links"])):
             each = self._way(link, end, False)
@@ -98,7 +102,9 @@ class _LongestPath:
                 yield link, {tier: level - cost for tier, cost in each.items() if cost < level}
 
     def points(self) -> list[int]:
-        """The ops at which most is in use, or to come back to, of as many equal parts."""
+        """Return the ops with the most bytes in use or to be used again, one in each of ``_POINTS``
+        equal parts; all ops of small graphs.
+        """
         count = len(self.ops)
         change = [0] * (count + 1)
         for t, users in self.program.users.items():
@@ -126,8 +132,8 @@ class _LongestPath:
         back: bool,
         at: Place,
     ) -> float:
-        """Nanoseconds that the checker makes of what moves, with all weight on one link and these
-        prices for room.
+        """Return the nanoseconds that the checker computes for what moves, with all weight on one
+        link and these prices for room.
         """
         short = self.short(moving, at)
         prices = {tier: float(price) for tier, price in room.items()}
@@ -142,7 +148,9 @@ class _LongestPath:
         return total
 
     def _ways_of(self, link: int, alike: _MovingAlike, back: bool) -> dict[str, float]:
-        """By the tier in which they may lie, what a byte of such tensors takes of a link."""
+        """Return, by the tier in which such tensors may be, the time of a byte of them
+        on a link.
+        """
         key = link, back, alike[1:]
         if key not in self._costs:
             each = [self._way(link, alike.end, back)]
@@ -157,7 +165,7 @@ class _LongestPath:
         return self._costs[key]
 
     def short(self, moving: Counter[_MovingAlike], at: Place) -> dict[str, int]:
-        """By tier, the bytes of what moves that have no room in it."""
+        """Return, by tier, the bytes of what moves that do not fit in it."""
         held = sum([alike.size * count for alike, count in moving.items()])
         short = {tier: held - room["bytes"] for tier, room in self.c["tiers"].items()}
         if at is not None:
@@ -169,7 +177,7 @@ class _LongestPath:
     def best(
         self, moving: Counter[_MovingAlike], back: bool, at: Place
     ) -> dict[int, tuple[float, Mapping[str, Fraction]]]:
-        """By link, the most that what moves takes on it, and the prices that say so."""
+        """Return, by link, the longest time of what moves on it, and the prices that prove it."""
         found: dict[int, tuple[float, Mapping[str, Fraction]]] = {}
         short = self.short(moving, at)
         for end in dict.fromkeys([alike.end for alike in moving]):
@@ -193,8 +201,8 @@ class _LongestPath:
     def coming(
         self, a: Place, queue: Sequence[int], ends: set[Place], whole: bool
     ) -> Iterator[tuple[Place, Counter[_MovingAlike]]]:
-        """Yield what has to come for the ops of a stream from op ``a`` to each of ``ends``, and to
-        the end of the step.
+        """Yield the tensors that have to arrive for the ops of a stream from op ``a`` to each of
+        ``ends``, and to the end of the step.
         """
         ours, writers = set(queue), self.program.writers
         seen = set() if a is None else set(self.program.uses[a])
@@ -224,8 +232,8 @@ class _LongestPath:
     def going(
         self, b: int, queue: Sequence[int], starts: set[Place]
     ) -> Iterator[tuple[Place, Counter[_MovingAlike]]]:
-        """Yield what the ops of a stream from each of ``starts``, and from time 0, to op ``b`` make
-        and is needed later.
+        """Yield the tensors that the ops of a stream make from each of ``starts``, and from time 0,
+        to op ``b``, and that are needed later.
         """
         ours, program = set(queue), self.program
         moving: Counter[_MovingAlike] = Counter()
@@ -244,7 +252,9 @@ class _LongestPath:
         yield None, moving
 
     def legs(self) -> dict[Place, dict[Place, tuple[float, dict[str, Any]]]]:
-        """By end and begin: what a leg takes, and the leg as a certificate says it."""
+        """Return, by end and beginning, the time of a leg, and the leg in the form of a
+        certificate.
+        """
         queues = grouped((op["stream"], i) for i, op in enumerate(self.ops))
         points = self.points()
         found: dict[Place, dict[Place, tuple[float, dict[str, Any]]]] = {}
@@ -267,7 +277,7 @@ class _LongestPath:
         return found
 
     def path(self) -> list[Any]:
-        """The steps of the longest path."""
+        """Return the steps of the longest path."""
         legs = self.legs()
         begun: dict[Place, tuple[float, Place, bool]] = {}
 
@@ -303,8 +313,8 @@ class _LongestPath:
 def _leg(
     a: Place, b: Place, come: Mapping[int, Any], gone: Mapping[int, Any]
 ) -> tuple[float, dict[str, Any]]:
-    """Return the time that a leg takes over the link that has the most to carry, and the leg as a
-    certificate says it.
+    """Return the time of a leg over the link with the most to carry, and the leg in the form of a
+    certificate.
     """
     none: tuple[float, Mapping[str, Fraction]] = (0.0, {})
     sums = {link: come.get(link, none)[0] + gone.get(link, none)[0] for link in (*come, *gone)}
@@ -323,15 +333,15 @@ def _leg(
 
 
 VERSION = 1
-"""Of the format."""
+"""The version of the format."""
 
 DECIDED = -1
-"""The place in the plan of a cache op that a runtime policy decided on."""
+"""The position in the plan of a cache op that a runtime policy decided on."""
 
 
 def check_certifiable(plan: Plan, allocator: str = LEDGER, jitter: Jitter | None = None) -> None:
-    """Raise :class:`InputError` for what a certificate cannot say: times that vary, and an
-    allocator's blocks instead of bytes.
+    """Raise :class:`InputError` for a replay that a certificate cannot express: times that vary, or
+    an allocator's blocks instead of bytes.
     """
     if jitter is not None and not jitter.is_none:
         raise InputError(
@@ -349,9 +359,10 @@ def check_certifiable(plan: Plan, allocator: str = LEDGER, jitter: Jitter | None
 def to_certificate(
     plan: Plan, hardware: Hardware, result: Result, *, repeats: bool = True
 ) -> dict[str, Any]:
-    """The certificate of a recorded replay, as data for JSON; the same for the same replay.
+    """Return the certificate of a recorded replay, as data for JSON. Equal replays give equal
+    certificates.
 
-    ``repeats`` says whether the plan restores what docs/contract.md, rule 2, wants restored; a
+    ``repeats`` is true if the plan restores the tensors that docs/contract.md, rule 2, requires; a
     runtime policy need not. Raises :class:`InputError` for a result without a timeline, for a plan
     that does not fit, and as :func:`check_certifiable` does.
 
@@ -396,8 +407,8 @@ def to_certificate(
 
 
 def _plan(plan: Plan, hardware: Hardware, repeats: bool) -> dict[str, Any]:
-    """Return the plan's part of a certificate; ``at_home``: it starts what the workload puts below
-    there.
+    """Return the plan's part of a certificate. ``at_home`` is true if the plan starts every tensor
+    that the workload puts in a lower tier there.
     """
     homes, _ = plan.graph.derived_on(hardware, LowerBounds).given(homes_kept=True)
     return {
@@ -510,8 +521,8 @@ def _device(plan: Plan, timeline: Timeline, hardware: Hardware) -> dict[str, Any
 def _decided(
     plan: Plan, timeline: Timeline, channels: Mapping[str, Channel]
 ) -> Iterator[list[Transfer]]:
-    """The transfers of each copy that a runtime policy decided on: those of a tensor until all of
-    it is where it stays.
+    """Yield the transfers of each copy that a runtime policy decided on: those of a tensor until
+    all of it is in its target tier.
     """
     kept = grouped(((r.tensor, r.tier), r) for r in timeline.residencies if not r.staged)
     under_way: dict[int, list[Transfer]] = {}

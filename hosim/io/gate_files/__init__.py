@@ -1,4 +1,4 @@
-"""Files of the gate: cases, and baselines."""
+"""Files of the gate: cases and baselines."""
 
 from typing import TYPE_CHECKING
 

@@ -2,7 +2,7 @@
 ``hosim.baselines/1``, one line per case, and ``hosim.machine/1``, a machine that cases name.
 
 :mod:`hosim.gate.records.baselines`, :mod:`hosim.gate.records.matrix_file` and
-:mod:`hosim.gate.records.machine_file` say what the lines mean.
+:mod:`hosim.gate.records.machine_file` explain the lines.
 """
 
 import os
@@ -15,7 +15,7 @@ from hosim.io.gate_files.cases_file import read_toml
 from hosim.io.validators import STRICT, Count, Format, Name
 
 Others = Annotated[list[Count], Field(min_length=2, max_length=2)]
-"""The number of items left out, and their sum."""
+"""The number of items that are not listed, and their sum."""
 
 
 @with_config(STRICT)
@@ -51,7 +51,7 @@ class GraphModel(TypedDict):
 
 @with_config(STRICT)
 class FingerprintsModel(TypedDict):
-    """Fingerprints of what is computed and of what is moved, without names."""
+    """Fingerprints of the graph and of the plan, without names."""
 
     graph: Name
     plan: Name
@@ -61,7 +61,7 @@ class FingerprintsModel(TypedDict):
 
 @with_config(STRICT)
 class BaselineModel(TypedDict):
-    """One measured case; ``machine`` is the name of its file, or in older files all of it."""
+    """One measured case; ``machine`` is the name of its file or, in older files, its contents."""
 
     format: Literal["hosim.baseline/1"]
     case: str
@@ -111,22 +111,24 @@ FORMAT = Format("baseline", lambda: TypeAdapter(BaselineModel))
 
 
 def load_baseline(path: str | os.PathLike[str]) -> BaselineModel:
-    """The baseline in a file, checked. Raises :class:`InputError` naming file and path inside
-    it.
+    """Return the checked baseline in a file. Raises :class:`InputError`, which names the file and
+    the path inside it.
     """
     source = os.fspath(path)
     return FORMAT.check(read_toml(source), source)
 
 
 def load_baselines(path: str | os.PathLike[str]) -> BaselinesModel:
-    """The baselines of a matrix, checked. Raises :class:`InputError` naming file and path inside
-    it.
+    """Return the checked baselines of a matrix. Raises :class:`InputError`, which names the file
+    and the path inside it.
     """
     source = os.fspath(path)
     return MATRIX.check(read_toml(source), source)
 
 
 def load_machine(path: str | os.PathLike[str]) -> MachineModel:
-    """The machine in a file, checked. Raises :class:`InputError` naming file and path inside it."""
+    """Return the checked machine in a file. Raises :class:`InputError`, which names the file and
+    the path inside it.
+    """
     source = os.fspath(path)
     return MACHINE.check(read_toml(source), source)

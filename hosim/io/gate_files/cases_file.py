@@ -40,8 +40,8 @@ from hosim.io.validators import STRICT, Format, Name, mapping_type
 from hosim.limits import refusal, within
 
 _DOTTED = re.compile(r"""[\w\s.\[-]*""")
-"""The beginning of a line that may be a key with dots, up to its first quote: each dot is a table
-in a table.
+"""The beginning of a line that may be a dotted key, up to its first quote: each dot is one level of
+nested tables.
 """
 
 Tolerance = dict[Name, Name | dict[Name, Name]]
@@ -63,7 +63,7 @@ CASE: Options = tuple(
         ),
     )
 )
-"""The question of a case; a key that is left out is ``None``, a flag false."""
+"""The options of a case; a missing key is ``None``, a missing flag false."""
 
 
 def _key(option: Option) -> Any:
@@ -103,8 +103,8 @@ class MatrixModel(TypedDict):
 
 @with_config(STRICT)
 class CasesModel(TypedDict):
-    """Everything that a gate checks. ``format`` may be left out, because the file's place says what
-    it is.
+    """Everything that a gate checks. ``format`` may be omitted, because the file's location implies
+    it.
     """
 
     format: Literal["hosim.cases/1"]
@@ -118,9 +118,10 @@ FORMAT = Format("cases", lambda: TypeAdapter(CasesModel))
 
 
 def load_cases(path: str | os.PathLike[str]) -> CasesModel:
-    """The cases in a file, checked; in a ``pyproject.toml``, those of its table ``tool.hosim``.
+    """Return the checked cases in a file; in a ``pyproject.toml``, those of its table
+    ``tool.hosim``.
 
-    Raises :class:`InputError` naming file and path inside it.
+    Raises :class:`InputError`, which names the file and the path inside it.
     """
     source = os.fspath(path)
     data: Any = read_toml(source)
@@ -133,8 +134,8 @@ def load_cases(path: str | os.PathLike[str]) -> CasesModel:
 
 
 def _refuse_served_matrix(data: Any, source: str) -> None:
-    """Raise :class:`InputError` for a matrix that has ``serve``, rather than ask for its
-    workloads.
+    """Raise :class:`InputError` for a matrix with ``serve``; otherwise the error would be its
+    missing workloads.
     """
     matrices = data.get("matrix") if isinstance(data, dict) else None
     for name, matrix in matrices.items() if isinstance(matrices, dict) else ():
@@ -147,7 +148,7 @@ def _refuse_served_matrix(data: Any, source: str) -> None:
 
 
 def read_toml(source: str) -> dict[str, Any]:
-    """The data in a TOML file; raises :class:`InputError`."""
+    """Return the data in a TOML file. Raises :class:`InputError`."""
     raw = read_bytes(source)
     check_lines(raw, source)
     text = decode(raw, source)

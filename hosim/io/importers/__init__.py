@@ -1,5 +1,5 @@
-"""Outside formats as workload graphs; :func:`hosim.io.load_any` tells them apart by their
-contents.
+"""Importers of other programs' formats as workload graphs. :func:`hosim.io.load_any` recognises a
+format by the file's contents.
 """
 
 from typing import TYPE_CHECKING

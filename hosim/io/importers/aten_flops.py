@@ -1,5 +1,5 @@
-"""The FLOP of torch's operators by their names and the shapes of their arguments, as recordings
-have them. torch is not needed.
+"""FLOP of torch's operators, from their names and the shapes of their arguments, as recordings have
+them. torch is not needed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,8 @@ from hosim.io.importers.flop_formulas import (
 
 @dataclass(frozen=True, slots=True)
 class CallShapes:
-    """A call of an operator (without namespace). By position: shapes of the arguments that are
-    tensors, all values, the results' shapes.
+    """A call of an operator, which is named without its namespace. By position: the shapes of the
+    arguments that are tensors, the values of all arguments, and the shapes of the results.
     """
 
     operator: str
@@ -37,23 +37,23 @@ class CallShapes:
     made: Sequence[Dims | None] = ()
 
     def ranks(self, *places: int) -> Sequence[int]:
-        """The rank of the tensors at these places; -1 where there is none."""
+        """The ranks of the tensors at these positions; -1 where there is none."""
         return [
             -1 if shape is None else len(shape) for shape in (self.at(place) for place in places)
         ]
 
     def at(self, place: int) -> Dims | None:
-        """The shape of the argument at a place."""
+        """The shape of the argument at a position; ``None`` if it is not a tensor."""
         return self.shapes[place] if place < len(self.shapes) else None
 
     def dims(self, place: int) -> Dims:
-        """The shape at a place where there is a tensor."""
+        """The shape at a position where there is a tensor."""
         shape = self.at(place)
         assert shape is not None
         return shape
 
     def value(self, place: int) -> Any:
-        """The value at a place, if the recording has it."""
+        """The value at a position; ``None`` if the recording does not have it."""
         return self.values[place] if place < len(self.values) else None
 
 
@@ -78,7 +78,7 @@ def _vector(first: int) -> Count:
 
 
 def _matmul(call: CallShapes) -> int | None:
-    """A product of any ranks, by its result."""
+    """The FLOP of a product of tensors of any rank, from the shape of its result."""
     result = call.made[0] if call.made else None
     return (
         None
@@ -96,8 +96,8 @@ def _linear(call: CallShapes) -> int | None:
 
 
 def _grouped(call: CallShapes) -> int | None:
-    """Rows sorted by group with a matrix each, or columns with rows, whose groups give a matrix
-    each.
+    """The FLOP of grouped products: rows sorted by group, with one matrix for each group; or
+    columns times rows, where each group gives a matrix.
     """
     if call.ranks(0)[0] == 2 and call.ranks(1)[0] >= 2:
         return matmul_flops(call.dims(0), call.dims(1)[-1])
@@ -116,8 +116,8 @@ def _convolution(transposed: Callable[[CallShapes], bool]) -> Count:
 
 
 def _convolution_gradient(call: CallShapes) -> int | None:
-    """The first arguments are the result's gradient, the input and the weight; 7 says whether it
-    was transposed, 10 what is asked for.
+    """The FLOP of a convolution's gradients. Arguments 0 to 2 are the result's gradient, the input
+    and the weight; 7 says whether the convolution was transposed, 10 which gradients are requested.
     """
     ranks = call.ranks(0, 1, 2)
     if min(ranks) < 3 or len(set(ranks)) > 1:
@@ -202,10 +202,10 @@ _COUNTED: Mapping[str, Count] = {
     **dict.fromkeys(
         """_weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm
         bf16i4bf16_rowwise bf16i4bf16_shuffled""".split(),  # noqa: SIM905
-        _matmul,  # by packed weights, which torch's counter does not count
+        _matmul,  # products with packed weights, which torch's counter omits
     ),
     "mkldnn_rnn_layer": _recurrent(1),
-    "mkldnn_rnn_layer_backward": _recurrent(2),  # of the input and of the weights
+    "mkldnn_rnn_layer_backward": _recurrent(2),  # gradients of the input and of the weights
     **dict.fromkeys(("mv", "dot", "vdot"), _vector(0)),
     "addmv": _vector(1),
 }
@@ -221,11 +221,12 @@ _COMPOSED: Mapping[str, Count] = {
     ),
     "scaled_dot_product_attention": _attention,
 }
-"""Operators that call those above, counted where a recording does not show these."""
+"""Operators that call those above. They are counted if a recording does not show the inner calls.
+"""
 
 
 def aten_flops(call: CallShapes) -> int | None:
-    """The FLOP of a call, as torch's counter has them; ``None`` for an operator that it does not
+    """The FLOP of a call, as torch's counter counts them; ``None`` for an operator that it does not
     count, and for unexpected ranks.
     """
     count = _COUNTED.get(call.operator)
@@ -233,8 +234,8 @@ def aten_flops(call: CallShapes) -> int | None:
 
 
 def composed_flops(call: CallShapes) -> int | None:
-    """The FLOP of an operator that calls others, for where the others are not known; ``None`` for
-    any other.
+    """The FLOP of an operator that calls others, for recordings without these inner calls; ``None``
+    for any other operator.
     """
     count = _COMPOSED.get(call.operator)
     return None if count is None else count(call)
@@ -245,8 +246,8 @@ _FLASH = {"_scaled_dot_product_flash_attention", "_scaled_dot_product_flash_atte
 
 
 def aten_kernel(call: CallShapes, flops: int) -> KernelSizes:
-    """The class and sizes of products of rows with one matrix, and of attention that is causal or
-    has no mask.
+    """Return the class and sizes of the kernel, for products of rows with one matrix and for
+    attention that is causal or has no mask; :data:`UNKNOWN` for other calls.
     """
     second, made = (
         call.at(_SECOND_OPERAND.get(call.operator, len(call.shapes))),

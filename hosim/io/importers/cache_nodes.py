@@ -6,13 +6,13 @@ schema of each but ``ready`` says that it writes its argument, so that dead-code
 it. Each carries its position among the plan's cache ops, so that common-subexpression elimination
 never merges two.
 
-- ``prefetch(x, source, destination, number)`` gives ``x``; whoever uses the storage after a
-  prefetch to the device tier takes that value,
-- ``ready(view, prefetched)`` gives ``view``: another view of the storage, for consumers that take
-  that one after the prefetch,
-- ``store(x, source, destination, number)`` and ``detach(x, source, number)`` give nothing,
-- ``initial(x, tiers)``, at the top of a graph, names the tiers with a valid copy of ``x`` at time
-  0, where those are not the device tier alone.
+- ``prefetch(x, source, destination, number)`` returns ``x``; ops that use the storage after a
+  prefetch to the device tier take that value,
+- ``ready(view, prefetched)`` returns ``view``, another view of the storage, for ops that use it
+  after the prefetch,
+- ``store(x, source, destination, number)`` and ``detach(x, source, number)`` return nothing,
+- ``initial(x, tiers)``, at the top of a graph, lists the tiers with a valid copy of ``x`` at time
+  0, if the device tier is not the only one.
 """
 
 from typing import Any

@@ -1,9 +1,8 @@
-"""A GGUF, the file of llama.cpp: its metadata, name, shape and type of each weight, and the
-``config.json`` of transformers that it stands for. No weight is read.
+"""Read a GGUF, the file of llama.cpp: its metadata, and the name, shape and type of each weight.
+Make the ``config.json`` of transformers for its model. The weights themselves are not read.
 
 Source: ggml's page on GGUF. Versions 2 and 3, little endian. A model in several files has a header
-in each. Which names of metadata an architecture has is in llama.cpp's
-``gguf-py/gguf/constants.py``.
+in each. llama.cpp's ``gguf-py/gguf/constants.py`` lists the metadata of each architecture.
 """
 
 import os
@@ -37,22 +36,22 @@ _NUMBERS = {
     11: "q",
     12: "d",
 }
-"""Formats of :mod:`struct` by the number of a type of metadata."""
+"""Formats of :mod:`struct`, by the number of the metadata type."""
 _TEXT, _ARRAY = 8, 9
 _KEPT_TEXT, _KEPT_ITEMS = 10_000, 4_096
-"""Bytes of a text and entries of an array up to which they are kept. Longer ones, such as a
-vocabulary, are passed over.
+"""The longest text in bytes and the longest array in entries that are kept. Longer ones, such as a
+vocabulary, are skipped.
 """
 _LEAST_TENSOR, _LEAST_KEY = 32, 13
-"""Bytes that an entry takes at least: a name's length, dimensions, type and place; a key's length,
-a type and a value.
+"""The fewest bytes of an entry. A tensor has a name's length, dimensions, a type and an offset; a
+key has a name's length, a type and a value.
 """
 _PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf$")
 
 
 @dataclass(frozen=True, slots=True)
 class GgufWeight:
-    """A weight: its dimensions, the contiguous one first, and the name of its type."""
+    """A weight: its dimensions, with the contiguous one first, and the name of its type."""
 
     shape: tuple[int, ...]
     type: str
@@ -60,8 +59,8 @@ class GgufWeight:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """The header of a GGUF file, which comes before its weights. Of long arrays ``metadata`` has
-    their length alone.
+    """The header of a GGUF file, which comes before its weights. ``metadata`` has only the length
+    of long arrays and of arrays of texts.
     """
 
     metadata: Mapping[str, Any]
@@ -70,19 +69,19 @@ class GgufHeader:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """An array that was passed over, and how many entries it has."""
+    """An array that was skipped, with its number of entries."""
 
     length: int
 
 
 def is_gguf(head: bytes) -> bool:
-    """Return whether a file that begins with ``head`` is one."""
+    """Return whether a file that begins with ``head`` is a GGUF."""
     return head.startswith(MAGIC)
 
 
 def read_gguf(path: str | os.PathLike[str]) -> GgufHeader:
-    """The header of the file, with the weights of all files of which it is one. Raises
-    :class:`InputError`.
+    """Return the header of a GGUF, with the weights of all files if the model is split into
+    several. Raises :class:`InputError`.
     """
     source = os.fspath(path)
     found = _read_one(source)
@@ -133,7 +132,7 @@ def _read_one(source: str) -> GgufHeader:
 
 
 class _HeaderReader:
-    """Reads on in a file, and refuses what goes past its end."""
+    """Reads a file from its beginning, and refuses sizes that exceed what is left of it."""
 
     def __init__(self, file: BufferedReader, source: str) -> None:
         self._file, self._source = file, source
@@ -175,7 +174,7 @@ class _HeaderReader:
         self._refuse(name, not 1 <= count <= 4, f"expected 1 to 4 dimensions, got {count}")
         shape = tuple([self._number("Q", name) for _ in range(count)])
         number = self._number("I", name)
-        self._number("Q", name)  # where it lies
+        self._number("Q", name)  # the weight's offset
         self._refuse(
             name,
             number not in TYPES,
@@ -313,8 +312,8 @@ class _Metadata:
         self.arch = header.metadata.get("general.architecture")
 
     def size(self, key: str, *, needed: bool = False) -> int | None:
-        """A number; of an array for each layer the one that all of these have. Raises
-        :class:`InputError`.
+        """Return a number; ``None`` if it is missing and not ``needed``. An array with one value
+        for each layer must have equal values. Raises :class:`InputError`.
         """
         where = f"{self.arch}.{key}"
         value = self.metadata.get(where)
@@ -335,13 +334,13 @@ class _Metadata:
         return value
 
     def needed(self, key: str) -> int:
-        """A number that has to be there."""
+        """Return a number that must be present."""
         found = self.size(key, needed=True)
         assert found is not None
         return found
 
     def has(self, weight: str) -> bool:
-        """Return whether there is such a weight."""
+        """Return whether the file has this weight."""
         return weight in self._weights
 
     def common(self) -> Config:
@@ -368,7 +367,9 @@ class _Metadata:
         }
 
     def head_dim(self) -> Config:
-        """Return the width of heads. Raises :class:`InputError` where values have another width."""
+        """Return the width of heads. Raises :class:`InputError` if values are not as
+        wide as keys.
+        """
         keys, values = self.size("attention.key_length"), self.size("attention.value_length")
         if None not in (keys, values) and keys != values:
             raise InputError(
@@ -379,11 +380,11 @@ class _Metadata:
         return {"head_dim": keys}
 
     def bias(self) -> Config:
-        """Return whether products of attention have one."""
+        """Return whether the projections of attention have a bias."""
         return {"attention_bias": self.has("blk.0.attn_q.bias")}
 
     def experts(self, count: str, width: str | None = "moe_intermediate_size") -> Config:
-        """Experts, under the keys that a family has for them."""
+        """Return the sizes of experts, under the keys that a family uses for them."""
         return {
             count: self.needed("expert_count"),
             "num_experts_per_tok": self.needed("expert_used_count"),
@@ -412,8 +413,8 @@ def _qwen2moe(said: _Metadata) -> Config:
 
 
 def _deepseek2(said: _Metadata) -> Config:
-    """DeepSeek-V3 if scores are sigmoids (``expert_gating_func`` 2), else V2. Files with attention
-    over latents say other lengths of keys.
+    """DeepSeek-V3 if scores are sigmoids (``expert_gating_func`` 2), else V2. Files for latent
+    attention have the lengths of keys and values under ``_mla``.
     """
     turned = said.needed("rope.dimension_count")
     keys = said.size("attention.key_length_mla") or said.needed("attention.key_length")
@@ -468,4 +469,4 @@ ARCHITECTURES: Mapping[str, Callable[[_Metadata], Config]] = {
     },
     "phimoe": _phimoe,
 }
-"""By ``general.architecture``."""
+"""The functions that make a config, by ``general.architecture``."""

@@ -1,8 +1,8 @@
-"""A ``config.json`` of transformers, the folder of a checkpoint, or a GGUF, as a workload: the
-model in its builder's usual run.
+"""Import a ``config.json`` of transformers, the folder of a checkpoint, or a GGUF as a workload:
+the model in its builder's default run.
 
-That is a prompt or a forward pass. Other runs are the ``builder`` of a spec, whose ``model`` is
-what the file has, or parameters behind the name (:mod:`hosim.io.any_format`).
+The default run is a prompt or a forward pass. For other runs, give the file's contents as the
+``model`` of a spec's ``builder``, or add parameters to the name (:mod:`hosim.io.any_format`).
 """
 
 import hashlib
@@ -26,21 +26,21 @@ _PACKINGS = {
     "quantize_config.json": "gptq",
     "quant_config.json": "awq",
 }
-"""Files that say how weights are packed where the config does not: those of ModelOpt, AutoGPTQ and
-AutoAWQ, by ``quant_method``.
+"""Files that say how weights are packed if the config does not, with their ``quant_method``: those
+of ModelOpt, AutoGPTQ and AutoAWQ.
 """
 
 _AWQ = {"w_bit": "bits", "q_group_size": "group_size"}
-"""Names of AutoAWQ's file, and those that a config has for them."""
+"""Keys of AutoAWQ's file, and the keys that a config has for the same."""
 
 _WHOLE = "model.safetensors"
 _MOST_HEADER = 100_000_000
-"""Bytes of the header of a file of safetensors, at most, as its own reader has it."""
+"""The most bytes of a safetensors file's header; its own reader has the same limit."""
 
 
 def beside(config: Mapping[str, Any], folder: str) -> dict[str, Any]:
-    """The config with what the other files of its folder say: a ``quantization_config`` if it has
-    none, and the index of the weights.
+    """Return the config, completed from other files in its folder: a ``quantization_config`` if it
+    has none, and the size of all weights.
 
     Raises :class:`InputError`.
     """
@@ -66,8 +66,8 @@ def _packing(said: Mapping[str, Any], method: str, path: str) -> dict[str, Any]:
 
 
 def _stated_bytes(folder: str) -> object:
-    """The bytes of all weights, as the index of a checkpoint or its only file has them; ``None``
-    where neither is there.
+    """The bytes of all weights, from the checkpoint's index or its only file; ``None`` if neither
+    says.
     """
     path = os.path.join(folder, INDEX)
     if os.path.isfile(path):
@@ -94,8 +94,8 @@ def _mapping(path: str) -> Mapping[str, Any]:
 
 
 def import_model_config(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the model that a ``config.json``, that of a folder, or a GGUF describes. Raises
-    :class:`InputError`.
+    """Return the graph of the model that a ``config.json``, a folder with one, or a GGUF describes.
+    Raises :class:`InputError`.
     """
     source = _file(path)
     parameters = {"model": load_config(source)}
@@ -107,8 +107,9 @@ def import_model_config(path: str | os.PathLike[str]) -> Graph:
 
 
 def load_config(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the contents of a ``config.json``, or that of a folder, and what files of a checkpoint
-    beside it say. Raises :class:`InputError`.
+    """Return the contents of a ``config.json`` or of the one in a folder, completed from the
+    checkpoint's other files; for a GGUF, the ``config.json`` that its model would have. Raises
+    :class:`InputError`.
     """
     source = _file(path)
     if is_gguf(read_head(source)):
@@ -127,10 +128,11 @@ def _file(path: str | os.PathLike[str]) -> str:
 
 
 def name_of(parameters: Mapping[str, Any]) -> str:
-    """A name for the graph of a builder's parameters: the model's, the phase if there is one, and
-    the other parameters.
+    """Name the graph of a builder's parameters: the model, the phase if there is one, and the other
+    parameters.
 
-    So a plan for another model is not mistaken for a plan for this one. A config has a fingerprint.
+    The name prevents a plan for one model from being used for another. A config is named by a
+    fingerprint of its sizes.
 
     >>> name_of({"model": "gpt2", "phase": "decode", "layers": 2, "config": {"n_head": 4}})
     'gpt2-decode:config.n_head=4:layers=2'
@@ -153,10 +155,12 @@ def name_of(parameters: Mapping[str, Any]) -> str:
 
 
 def _fingerprint(config: Mapping[str, Any]) -> str:
-    """Six digits of what builders read of a config; nothing for one that no builder takes."""
+    """Return six hexadecimal digits, a hash of the keys of a config that builders read; empty for a
+    config that no builder takes.
+    """
     try:
         _, read, _ = sizes_of(config)
-    except InputError:  # whoever builds it says why
+    except InputError:  # the builder reports the reason
         return ""
     read = {key: value for key, value in read.items() if key != INDEX}
     return hashlib.sha256(json.dumps(read, sort_keys=True, default=str).encode()).hexdigest()[:6]

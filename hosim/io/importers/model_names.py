@@ -1,8 +1,7 @@
-"""Models by name: a preset, a ``config.json`` or the folder of a checkpoint, and parameters of the
-builder.
+"""Find a model by its name, and return parameters of the builder. A name is a preset, a
+``config.json`` or the folder of a checkpoint.
 
-Whoever takes a model from a user asks here, so that a name means the same in every command and
-function.
+All commands and functions use this, so that a name means the same everywhere.
 """
 
 import json
@@ -18,8 +17,8 @@ from hosim.io.models import PRESETS
 from hosim.plain_text import one_line, shown
 
 # -- names on the Hugging Face hub -----------------------------------------------------------------
-# Models by their names on the Hugging Face hub, as in ``meta-llama/Llama-3.1-8B``: a preset of the
-# same sizes, or the ``config.json`` that the hub's cache on this machine has. Nothing is
+# A name on the Hugging Face hub, such as ``meta-llama/Llama-3.1-8B``, gives a preset of the
+# same sizes, or the ``config.json`` in the hub's cache on this machine. Nothing is
 # downloaded.
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -49,11 +48,13 @@ _CALLED: Mapping[str, str] = {
     "vit-large-patch16-224": "vit-l-16",
     "vit-huge-patch14-224-in21k": "vit-h-14",
 }
-"""Names that presets have otherwise; the models of the comments in :mod:`hosim.io.models.presets`."""
+"""Presets by the hub's names for their models, where these differ. Comments in
+:mod:`hosim.io.models.presets` name the models.
+"""
 
 
 def is_hub_name(text: str) -> bool:
-    """Return whether a text looks like an owner and a model, and names no file.
+    """Return whether a text looks like an owner and a model, and is not the name of a file.
 
     >>> is_hub_name("Qwen/Qwen3-8B"), is_hub_name("models/mine.json"), is_hub_name("gpt2")
     (True, False, False)
@@ -66,8 +67,8 @@ def is_hub_name(text: str) -> bool:
 
 
 def model_on_hub(name: str) -> str:
-    """The preset of a model's name on the hub, or the path of its ``config.json`` in the hub's
-    cache. Raises :class:`InputError` if there is neither.
+    """Return the preset for a model's name on the hub, or else the path of its ``config.json`` in
+    the hub's cache. Raises :class:`InputError` if there is neither.
 
     >>> model_on_hub("meta-llama/Llama-3.1-8B-Instruct"), model_on_hub("google-bert/bert-base-uncased")
     ('llama-3.1-8b', 'bert-base')
@@ -87,7 +88,9 @@ def model_on_hub(name: str) -> str:
 
 
 def _kept_config(name: str) -> Path | None:
-    """The ``config.json`` of the revision that the hub's cache calls main, else of its last one."""
+    """The cached ``config.json`` of the revision ``main``, or else of the last revision by name;
+    ``None`` if there is none.
+    """
     home = os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface"
     hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub")
     folder = hub / f"models--{name.replace('/', '--')}"
@@ -105,11 +108,11 @@ _FILES = (".json", ".json.gz", ".gguf")
 
 
 def builder_parameters(model: object, folder: str = "") -> dict[str, Any]:
-    """The parameters of a builder (:func:`hosim.io.models.builder.build`) for a model as a user names
-    it.
+    """Return parameters of a builder (:func:`hosim.io.models.builder.build`) for a model that a
+    user gives.
 
-    A text is a model with or without ``:parameter=value`` behind it, and a mapping is a
-    ``config.json`` or parameters with a ``model``. Raises :class:`InputError`.
+    The model is a text, with or without ``:parameter=value`` after the name, or a mapping: a
+    ``config.json``, or parameters with a ``model``. Raises :class:`InputError`.
 
     >>> builder_parameters("gpt2:batch=8:config.n_layer=2")
     {'model': 'gpt2', 'batch': 8, 'config': {'n_layer': 2}}
@@ -130,8 +133,8 @@ def builder_parameters(model: object, folder: str = "") -> dict[str, Any]:
 
 
 def _check_written(model: Mapping[Any, Any]) -> None:
-    """Raise :class:`InputError` for parameters that no file could have: names that are no texts,
-    and values without an end.
+    """Raise :class:`InputError` for parameters that no file could have: names that are not text,
+    and values that JSON cannot express.
     """
     for key, value in model.items():
         if not isinstance(key, str):
@@ -147,12 +150,13 @@ def _check_written(model: Mapping[Any, Any]) -> None:
 
 
 def model_of(model: object, folder: str = "") -> object:
-    """Return the model as builders take it: the name of a preset, also for the name of a model on
-    the hub, and the keys of a ``config.json`` for the path of one or of its folder.
+    """Return the model in the form that builders take: the name of a preset, or the keys of a
+    ``config.json``. A path names that file or its folder, relative to ``folder``; a name on the hub
+    is looked up first.
 
-    A relative path is relative to ``folder``. What has a preset's name hides the preset only where
-    it is spelled as a path, as in ``./gpt2``. Anything else is returned as it is, and refused by
-    the builder. Raises :class:`InputError` for a file that cannot be read.
+    A file with a preset's name is read only if it is written as a path, such as ``./gpt2``.
+    Anything else is returned unchanged, and the builder refuses it. Raises :class:`InputError` for
+    a file that cannot be read and for a name on the hub that is not found.
     """
     if not isinstance(model, str | os.PathLike):
         return model
@@ -170,8 +174,8 @@ def model_of(model: object, folder: str = "") -> object:
 
 
 def with_settings(parameters: dict[str, Any], settings: list[str], source: str) -> dict[str, Any]:
-    """The parameters with those of texts such as ``batch=8``; one of a mapping has a dot. Raises
-    :class:`InputError`.
+    """Add settings such as ``batch=8`` to ``parameters`` and return them; a dot leads into a
+    mapping, as in ``config.n_layer=2``. Raises :class:`InputError`.
     """
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -197,7 +201,7 @@ def with_settings(parameters: dict[str, Any], settings: list[str], source: str) 
 
 
 def _value(text: str) -> Any:
-    """A number, ``true``, ``false`` or ``null``; else the text itself.
+    """Read a number, ``true``, ``false`` or ``null``; return any other text unchanged.
 
     >>> _value("8"), _value("true"), _value("400 GB/s")
     (8, True, '400 GB/s')

@@ -1,22 +1,22 @@
-"""Short kinds of ops by the name of what computes them: ``linear`` -> ``matmul``.
+"""The kind of an op, from the name of its operator: ``linear`` is a ``matmul``.
 
-Tables and policies group ops by kind; a kind says nothing about time. The names are aten's (and a
-few custom ops'), without namespace, overload and the trailing underscore of in-place variants. A
-name that is not in the table is its own kind.
+Tables and policies group ops by kind; a kind says nothing about time. The names are those of aten
+and of a few custom ops, without namespace, overload and the trailing underscore of in-place
+variants. A name that is not in the table is its own kind.
 """
 
 import re
 
 _PACKED = frozenset(("qweight", "qzeros", "scales", "g_idx"))
-"""The names of tensors of GPTQ and AWQ."""
+"""Last parts of the names of GPTQ's and AWQ's tensors."""
 
 
 def kind_of(role: str, name: str) -> str:
-    """The kind of a parameter, buffer or input: a parameter whose qualified name has a part
-    ``experts`` is an ``expert``.
+    """The kind of a parameter, buffer or input, from its role and its qualified name. A parameter
+    with ``experts`` as a part of its name is an ``expert``.
 
-    What GPTQ and AWQ register as buffers are parameters: packed weights, zeros, scales, and which
-    group a row belongs to.
+    GPTQ and AWQ register packed weights, zeros, scales and each row's group as buffers; these count
+    as parameters.
 
     >>> (
     ...     kind_of("parameter", "layers.0.experts.1.weight"),
@@ -70,7 +70,7 @@ _KINDS = {name: kind for kind, names in _NAMES.items() for name in names.split()
 
 
 def op_kind(name: str) -> str:
-    """The kind of an op by its name, such as ``aten.addmm.default``, ``add_`` or ``_softmax``.
+    """The kind of an op from its name, such as ``aten.addmm.default``, ``add_`` or ``_softmax``.
 
     >>> (
     ...     op_kind("aten.linear.default"),
@@ -122,7 +122,7 @@ _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def operator_kind(name: str) -> str:
-    """The kind of an operator of ONNX or MindSpore by its name.
+    """The kind of an operator of ONNX or MindSpore from its name.
 
     >>> (
     ...     operator_kind("MatMulExt"),

@@ -1,4 +1,4 @@
-"""Builders of model graphs from sizes alone, and their parts."""
+"""Builders of model graphs from a model's sizes, and their parts."""
 
 from typing import TYPE_CHECKING
 

@@ -11,28 +11,28 @@ from hosim.io.models.tape import ITEM_BYTES, Tape, Value
 
 MODES = ("causal", "masked", "math", "scores")
 """``causal``: the fused kernel in causal mode, with grouped heads inside. ``masked``: the fused
-kernel with an explicit mask and keys repeated to the queries' heads, which transformers runs if it
+kernel with an explicit mask, and keys repeated to the queries' heads; transformers runs it if it
 cannot see that the mask is causal (when traced). ``math``: no fused kernel supports these heads,
-and scores are in memory (torch with heads of unequal width). ``scores``: they are in memory in the
-dtype of the step, between two products and one kernel that scales, masks and takes the softmax, as
-Megatron-LM has it without a fused kernel.
+and scores are in memory (torch with heads of unequal width). ``scores``: scores are in memory in
+the dtype of the step, between two products and one kernel that scales, masks and takes the softmax,
+as in Megatron-LM without a fused kernel.
 """
 
 _MOVED = {"math": (34, 0), "scores": (12, 17)}
-"""Where scores are in memory, the bytes of each that attention and its gradient move (0: what the
-gradient reads and writes).
+"""The bytes that attention and its gradient move for each score, if scores are in memory (0: the
+bytes that the gradient reads and writes).
 
-torch's math path goes over its scores some nine times, in four bytes. With ``scores``, in two bytes
-and one for a mask, a product writes them, the softmax and dropout read and write them, and a
-product reads what is left. Going backward, a product reads that and another one writes its
-gradient, which goes through dropout with the mask and through the softmax with its result, and two
+torch's math path passes over its scores about nine times, in four bytes. With ``scores``, in two
+bytes and one for a mask, a product writes them, the softmax and dropout read and write them, and a
+product reads the result. In the backward pass, a product reads that result and another one writes
+its gradient, which goes through dropout with the mask and through the softmax with its result; two
 products read it.
 """
 
 
 def scores_in_memory(mode: str, scores: int, dtype: str) -> tuple[int, int] | None:
-    """The bytes that so many scores take, and those that attention moves of them; ``None`` where no
-    mode keeps them in memory.
+    """Return the bytes of this many scores, and the bytes that attention moves for them; ``None``
+    if the mode does not keep them in memory.
     """
     return (
         ({"math": 9, "scores": 2 * ITEM_BYTES[dtype]}[mode] * scores, _MOVED[mode][0] * scores)
@@ -45,10 +45,10 @@ def scores_in_memory(mode: str, scores: int, dtype: str) -> tuple[int, int] | No
 class AttentionKernel:
     """The kernels that compute an attention.
 
-    ``mode``: one of :data:`MODES`. ``causal``: a query sees the keys up to its own, the last
-    queries being those of the last keys; then the op says which kernel it is. ``drops``: some
-    scores are dropped in training; ``math`` keeps which. ``window``: how many keys a query reads at
-    most. ``library``: whose kernels these are, of
+    ``mode``: one of :data:`MODES`. ``causal``: a query sees the keys up to its own, and the last
+    queries belong to the last keys; the op then names its kernel. ``drops``: training drops some
+    scores; ``math`` keeps which. ``window``: the most keys that a query reads. ``library``: the
+    library of these kernels, one of
     :data:`hosim.analysis.costmodel.kernels.op_families.attention_time.FLASH` (``None``: those of an
     inference engine).
     """
@@ -65,7 +65,7 @@ _CONTEXT = "context_attention"
 
 @dataclass(frozen=True, slots=True)
 class _Attended:
-    """An attention op as it is emitted: what it reads, in whose order, and what that costs."""
+    """An attention op that is to be emitted: its inputs and their layout, and its cost."""
 
     kernel: AttentionKernel
     heads: tuple[Value, Value, Value]
@@ -100,12 +100,12 @@ class _Attended:
 
     @property
     def statistics(self) -> int:
-        """The bytes of what the softmax knows of each query."""
+        """The bytes of the softmax statistics of all queries."""
         return prod(self.heads[0].shape[:-1]) * 4
 
     @property
     def of_class(self) -> KernelSizes:
-        """The class of kernels that it is one of, whoever's, and its sizes."""
+        """The class of kernels that it belongs to, in any library, and its sizes."""
         q, k, v = self.heads
         if not self.kernel.causal or self.kernel.mode != "causal":
             return UNKNOWN
@@ -114,8 +114,8 @@ class _Attended:
     def op(self) -> dict[str, Any]:
         """FLOP, bytes and kernel of the op."""
         q, _, v = self.heads
-        # beside its result: the softmax' statistics, the mask as numbers; or scores before and
-        # after softmax and which rows are masked
+        # workspace: the statistics of the softmax and the mask as numbers; or the scores before and
+        # after the softmax, and which rows are masked
         added = None if self.training else self.mask
         spare = 0 if added is None else prod(added.shape) * ITEM_BYTES[q.dtype]
         workspace, moved = scores_in_memory(self.kernel.mode, self.scores, q.dtype) or (spare, 0)
@@ -134,8 +134,8 @@ class _Attended:
         }
 
     def results(self) -> list[tuple[tuple[int, ...], str]]:
-        """The tensors that a training step keeps: the result, the statistics of softmax or the scores,
-        and what dropout leaves of them.
+        """The tensors that a training step keeps: the result, the statistics of the softmax or the
+        scores, and the scores after dropout.
         """
         q, k, _ = self.heads
         every = (*q.shape[:-1], k.shape[2])
@@ -158,13 +158,13 @@ def attention(
     label: str = "sdpa",
     again: bool = False,
 ) -> Value:
-    """``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch, fewer
-    heads, keys, width].
+    """Return ``softmax(q k') v`` of ``q`` [batch, heads, queries, width], ``k`` and ``v`` [batch,
+    fewer heads, keys, width].
 
     The result is [batch, queries, heads, width of v]. FLOP count every key for every query, as
     torch's counter does. ``extra`` are other tensors that the kernel reads: parts of keys and
-    values, slopes, learned scores. ``again``: it is computed again for its gradient, so that
-    nothing but its inputs and its result is kept.
+    values, slopes, learned scores. ``again``: attention is recomputed for its gradient, so that
+    only its inputs and its result are kept.
     """
     if again:
         return t.checkpointed(
@@ -219,7 +219,9 @@ def _give_back(t: Tape, made: _Attended, results: Sequence[Value], g: Value, lab
 def rotated(
     t: Tape, x: Value, cos: Value, sin: Value, *, fused: bool = False, label: str = "rope"
 ) -> Value:
-    """Rotary positions on ``x``; ``cos`` and ``sin`` have no gradient, and only they are kept."""
+    """Apply rotary positions to ``x``. ``cos`` and ``sin`` have no gradient, and only they are
+    kept.
+    """
     if fused:
         return t.note(
             t.op(label, "elementwise", [x, cos, sin], x.shape),
@@ -248,7 +250,7 @@ def rotated(
 def rotated_pairs(
     t: Tape, x: Value, cos: Value, sin: Value, *, fused: bool = False, label: str = "rope"
 ) -> Value:
-    """Rotary positions on interleaved pairs of ``x``, as DeepSeek lays them out."""
+    """Apply rotary positions to interleaved pairs of ``x``, as DeepSeek lays them out."""
     if fused:
         return rotated(t, x, cos, sin, fused=True, label=label)
     half = (*x.shape[:-1], x.shape[-1] // 2)

@@ -1,5 +1,5 @@
-"""BERT: an encoder with layer norms after each part, and the masked-language head, which is tied to
-the embedding.
+"""BERT: an encoder with layer norms after each part, and a masked-language head that is tied to the
+embedding.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from hosim.io.models.tape import Tape, Value
 
 @dataclass(frozen=True, slots=True)
 class Bert:
-    """Fields as in the public ``config.json`` files."""
+    """The sizes of BERT. Fields are named as in the public ``config.json`` files."""
 
     hidden_size: int
     num_hidden_layers: int

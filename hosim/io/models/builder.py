@@ -1,4 +1,4 @@
-"""Builds a workload from the name of a model and parameters, as in the ``builder`` of a spec
+"""Build a workload from the name of a model and parameters, as in the ``builder`` of a spec
 (:mod:`hosim.io.spec_file`).
 """
 
@@ -53,7 +53,7 @@ from hosim.units import parse_rate
 
 # -- step
 # --------------------------------------------------------------------------------------------------
-# One step of a model: its forward pass, and in training the passes of every micro-batch and the
+# One step of a model: its forward pass, or in training the passes of every micro-batch and the
 # optimizer.
 
 Config = TypeVar("Config")
@@ -61,7 +61,7 @@ Config = TypeVar("Config")
 
 def _check_adapted(t: Tape, run: Run) -> None:
     """Raise :class:`InputError` for names of adapters that no projection has. A pipeline stage may
-    lack those of other stages' layers.
+    lack projections that other stages have.
     """
     asked = {*run.lora_modules.split("/")} if run.lora_modules is not None else t.adapted
     unknown = sorted(asked - t.adapted)
@@ -79,10 +79,10 @@ def step(
     in_parts: bool = True,
     stored: StoredWeights | None = None,
 ) -> tuple[Graph, tuple[Gate, ...], tuple[Chosen, ...]]:
-    """The graph of ``forward`` on a fresh tape, in training with its backward pass and the
-    optimizer.
+    """Return the graph of ``forward`` on a new tape, in training with its backward pass and the
+    optimizer; its gates; and the number of candidates that each gate chooses.
 
-    And the gates in it, with what each chooses. ``in_parts`` and ``stored``: as of :class:`Tape`.
+    ``in_parts`` and ``stored`` are those of :class:`Tape`.
     """
     main = run.main_gradients and run.zero < 2
     t = Tape(
@@ -118,8 +118,8 @@ def step(
 
 
 def _chosen(t: Tape, run: Run) -> tuple[Chosen, ...]:
-    """Return the choices of each gate: experts by every token, where all of them are on one device,
-    and blocks by all tokens together.
+    """Return the choices of each gate. Experts are chosen by each token if all of them are on one
+    device; blocks are chosen by all tokens together.
     """
     found = []
     for count, shape in t.choices:
@@ -131,10 +131,11 @@ def _chosen(t: Tape, run: Run) -> tuple[Chosen, ...]:
 def _passes(
     t: Tape, forward: Callable[[Tape, Config, Run], Value], config: Config, run: Run
 ) -> list[Learned]:
-    """The forward and backward passes of the device's micro-batches, in the order of the schedule.
+    """Emit the forward and backward passes of the device's micro-batches, in the order of the
+    schedule.
 
-    Gradients add up on the tape; where devices share them, those of each micro-batch are returned
-    instead, if these are reduced each.
+    Gradients add up on the tape. If devices reduce the gradients of each micro-batch, these are
+    returned instead.
     """
     count = run.micro_batches_of_step
     apart: list[Learned] = []
@@ -205,7 +206,7 @@ _OF_TRAINING = frozenset(
         "zero",
     )
 )
-"""Parameters of a training step that a runtime may set and an inference does not take."""
+"""Parameters of a training step that a runtime may set and that an inference does not use."""
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _CANDIDATES = {"expert": "experts", "kv_cache": "blocks of the cache"}
 _SHARES = ("dropout", "embedding_dropout", "attention_dropout", "optimizer_share")
@@ -228,8 +229,8 @@ _FROM_ZERO = (
 
 
 def _run_of(named: object, config: Layered, given: Mapping[str, Any], family: Family) -> Run:
-    """The run with what is ``given``. Raises :class:`InputError` for what the family does not
-    take.
+    """Return the run with the ``given`` parameters. Raises :class:`InputError` for parameters that
+    the family does not take.
     """
     longest = positions_of(config)
     short = (
@@ -256,15 +257,15 @@ def _run_of(named: object, config: Layered, given: Mapping[str, Any], family: Fa
 
 
 def build(name: str, parameters: Mapping[str, Any]) -> Graph:
-    """The graph of one way to run a model; ``name`` is the graph's.
+    """Return the graph of one run of a model; ``name`` is the graph's.
 
     ``parameters`` are ``model``, one of :data:`~hosim.io.models.presets.PRESETS` or a mapping with
-    what a ``config.json`` of transformers has (:mod:`hosim.io.models.config_json`); ``config``, values
-    that replace some of the preset's; ``link``, a rate such as ``400 GB/s``, for
+    the keys of a transformers ``config.json`` (:mod:`hosim.io.models.config_json`); ``config``,
+    values that replace some of the preset's; ``link``, a rate such as ``400 GB/s``, for
     ``link_bytes_per_s``; ``routing``, fields of :class:`~hosim.io.models.config.RoutingDraw`, for
-    models with gates (without it, its defaults, which a note says; ``None``: every candidate runs);
-    and any field of :class:`~hosim.io.models.config.Run`. Equal parameters give equal graphs, in
-    milliseconds. ``meta`` has them. Raises :class:`InputError`, naming the parameter.
+    models with gates (without it, its defaults, which a note states; ``None``: every candidate
+    runs); and any field of :class:`~hosim.io.models.config.Run`. Equal parameters give equal
+    graphs. ``meta`` has the parameters. Raises :class:`InputError`, which names the parameter.
     """
     given = dict(parameters)
     model = given.pop("model", None)
@@ -324,8 +325,8 @@ def build(name: str, parameters: Mapping[str, Any]) -> Graph:
 
 
 def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
-    """The names of everything that :func:`build` takes for the model that ``parameters`` name,
-    those inside mappings with a dot.
+    """Return the names of all parameters that :func:`build` takes for the model of ``parameters``;
+    those inside mappings have a dot.
 
     >>> parameters_of({"model": "gpt2-xl"})[:2]
     ['activations', 'attention']
@@ -338,8 +339,8 @@ def parameters_of(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
-    """The sizes of a model, how the graph's ``meta`` has it, and what its config asks for that the
-    graph does not have.
+    """Return the sizes of a model, its entry in the graph's ``meta``, and the parts of its config
+    that the graph omits.
     """
     if isinstance(model, Mapping):
         from hosim.io.models.config_json import sizes_of  # presets need no family of configs
@@ -359,7 +360,7 @@ def _preset(model: object) -> tuple[Layered, object, tuple[str, ...]]:
 
 
 def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """The dtype of a ``config.json``, and how it has its weights packed in an inference whose
+    """Return the dtype of a ``config.json``, and its packing of weights for an inference whose
     builder can pack them.
     """
     if not isinstance(model, Mapping):
@@ -381,8 +382,8 @@ def _as_published(model: object, given: Mapping[str, Any], family: Family) -> Ma
 
 
 def _set_by(runtime: Runtime | None, given: Mapping[str, Any], family: Family) -> Mapping[str, Any]:
-    """Return the parameters of a run that a runtime sets: of a training step all, of an inference
-    those that it has, and what it takes.
+    """Return the parameters of a run that a runtime sets: all of them for a training step; for an
+    inference, those that apply to it.
     """
     if runtime is None:
         return {}
@@ -395,7 +396,9 @@ def _set_by(runtime: Runtime | None, given: Mapping[str, Any], family: Family) -
 
 
 def _are_packed(model: Mapping[str, Any], packing: Mapping[str, Any], kept: Sequence[str]) -> bool:
-    """Return whether some of the modules that a checkpoint keeps as they are would be packed."""
+    """Return whether packing would also pack modules that the checkpoint keeps unpacked
+    (``kept``).
+    """
     if not kept:
         return False
     plain = {
@@ -424,8 +427,8 @@ def _named(model: object) -> object:
 def _drawn(
     graph: Graph, gates: tuple[Gate, ...], choices: Sequence[int], routed: RoutingDraw
 ) -> dict[str, Any]:
-    """The ``meta`` of a graph whose routing nobody gave: its builder has the one that is drawn, and
-    a note says so.
+    """Return the ``meta`` of a graph whose routing was not given: its builder gets the routing that
+    is drawn, and a note says so.
     """
     meta, fields = graph.meta, asdict(routed)
     kinds = [graph.tensors[gate.experts[0].tensors[0]].kind for gate in gates]
@@ -450,8 +453,8 @@ def _drawn(
 def _realised(
     graph: Graph, gates: tuple[Gate, ...], choices: Sequence[Chosen], routed: RoutingDraw
 ) -> Graph:
-    """The graph of the steps of a generated trace, with only the candidates that gates chose, and
-    how far other draws differ.
+    """Return the graph of the steps of a generated trace, with only the candidates that gates chose
+    and the spread over other draws.
     """
     if not gates:
         raise InputError(
@@ -474,8 +477,8 @@ def _realised(
 
 
 def changed(data: Data, values: Mapping[str, Any], prefix: str, extra: Iterable[str] = ()) -> Data:
-    """The dataclass instance ``data`` with other values; raises :class:`InputError` for an unknown
-    field or a value of another type.
+    """Return the dataclass instance ``data`` with other values. Raises :class:`InputError` for an
+    unknown field or a value of another type.
     """
     hints = get_type_hints(type(data))
     for key, value in values.items():
@@ -516,8 +519,8 @@ def _check(where: str, key: str, value: Any, types: tuple[type, ...], least: int
 
 
 def _assumed_of(run: Run) -> list[str]:
-    """Return the assumptions of a training step about its optimizer and its gradients that its
-    parameters do not state.
+    """Return the assumptions of a training step about its optimizer and its gradients, as far as
+    its parameters do not state them.
     """
     if not run.training:
         return []

@@ -1,5 +1,5 @@
-"""Collectives between devices that share a model: ops of the stream ``comm``, on the tensors of one
-device.
+"""Collectives between devices that share a model: ops of the stream ``comm`` on one device's
+tensors.
 """
 
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from hosim.io.models.tape import Learned, Tape, Value
 STREAM = "comm"
 
 _OF_OWN_TOKENS = (".gate.", "_a_proj", "_a_layernorm")
-"""Parts of the names of parameters that are not as wide as a hidden state and are used before tokens
-are gathered: routers, latent vectors.
+"""Parts of the names of parameters that are used before tokens are gathered and are not as wide as
+a hidden state: routers and latent vectors.
 """
 
 RECEIVES, SENDS = "recv", "send"
-"""The streams of messages between stages that run together: in a group of NCCL, sends and receives
-run at once, and beside the collectives of devices that share a stage, which have a communicator of
-their own.
+"""The streams of messages between stages that run together. In a group of NCCL, sends and receives
+run at once. They also run beside the collectives of devices that share a stage, which have a
+communicator of their own.
 """
 
 
 def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
-    """The sum of every device's ``x``, in its place; its gradient is the same on each. Each may get
-    that of its own tokens alone.
+    """Replace ``x`` by its sum over devices, in place; its gradient is the same on each. With
+    sequence parallelism each device gets the sum for its own tokens only.
     """
     if run.tensor == 1:
         return x
@@ -37,10 +37,10 @@ def all_reduced(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value
 
 
 def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
-    """``x``, which every device has and multiplies by its own weights; its gradient is the sum over
-    devices.
+    """Return ``x``, which every device has and multiplies by its own weights; its gradient is the
+    sum over devices.
 
-    Where each has only its own tokens, those of all.
+    If each device has only its own tokens, the tokens of all are gathered.
     """
     if run.tensor == 1:
         return x
@@ -56,8 +56,8 @@ def replicated(t: Tape, run: Run, x: Value, label: str = "all_reduce") -> Value:
 
 
 def of_own_heads(t: Tape, run: Run, weight: Value) -> Value:
-    """``weight``, of which each device has a copy and uses it for its own heads: its gradient is
-    the sum over devices.
+    """Return ``weight``, of which each device has a copy that it uses for its own heads: its
+    gradient is the sum over devices.
     """
     if run.tensor > 1 and run.training:
         t.on_gradient(weight, lambda g: _in_place(t, run, g, "all_reduce.grad", run.tensor))
@@ -65,8 +65,8 @@ def of_own_heads(t: Tape, run: Run, weight: Value) -> Value:
 
 
 def of_copies(t: Tape, run: Run, parameter: Value, rows: int, devices: int) -> None:
-    """The gradient of the last ``rows`` of a parameter, which ``devices`` have copies of, each for
-    queries of its own: their sum.
+    """Sum the gradient of the last ``rows`` of a parameter over the ``devices`` that have copies of
+    them, each for its own queries.
     """
     if devices > 1 and run.training:
         shape = (rows, *parameter.shape[1:])
@@ -77,8 +77,8 @@ def of_copies(t: Tape, run: Run, parameter: Value, rows: int, devices: int) -> N
 
 
 def _of_tokens(t: Tape, run: Run, x: Value, *, gathers: bool) -> Value:
-    """``x`` [..., tokens, width] of all tokens from each device's own, or the sum over devices for
-    its own; gradients the other way.
+    """Gather ``x`` [..., tokens, width] of all tokens from each device's own, or sum it over
+    devices for each device's own tokens; gradients go the other way.
     """
     *outer, tokens, width = x.shape
     kind, label = (
@@ -109,9 +109,7 @@ def shared(
     stream: str = STREAM,
     gradient_of: Value | None = None,
 ) -> Value:
-    """A collective that gathers, scatters or exchanges ``x`` among some devices, each of which then
-    has ``shape``.
-    """
+    """Gather, scatter or exchange ``x`` among some devices, each of which then has ``shape``."""
     whole = max(Value("", shape, x.dtype).size, x.size)
     duration_ns = ns_to_send(run, whole * (devices - 1) // devices)
     (y,) = t.ops(
@@ -130,7 +128,7 @@ def shared(
 
 def of_own_tokens(config: object, run: Run, learned: Learned) -> list[Value]:
     """The gradients of norms, biases, routers and projections to latents, of which each device has
-    the part of its own tokens.
+    only the part of its own tokens.
     """
     if not run.sequence_parallel or not isinstance(config, Decoder):
         return []
@@ -143,7 +141,7 @@ def of_own_tokens(config: object, run: Run, learned: Learned) -> list[Value]:
 
 
 def summed_over_tokens(t: Tape, run: Run, label: str, own: Sequence[Value]) -> None:
-    """The sum of such gradients over the devices, in their place."""
+    """Sum such gradients over the devices, in place."""
     if own:
         size = sum([g.size for g in own])
         duration_ns = ns_to_send(run, 2 * size * (run.tensor - 1) // run.tensor)
@@ -162,8 +160,8 @@ def summed_over_tokens(t: Tape, run: Run, label: str, own: Sequence[Value]) -> N
 
 
 def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
-    """Rows of ``x`` sent to the devices that have their experts, as many in as out; in the backward
-    pass their gradients return.
+    """Send rows of ``x`` to the devices that have their experts, and receive as many; the backward
+    pass returns their gradients.
     """
     if run.expert == 1:
         return x
@@ -173,8 +171,8 @@ def exchanged(t: Tape, run: Run, x: Value, label: str) -> Value:
 
 
 def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> Value:
-    """Return the tensor that the previous stage sends; in the backward pass its gradient is sent
-    there.
+    """Return the tensor that the previous stage sends; the backward pass sends its
+    gradient back.
     """
     x = arrived(t, run, shape, label, f"activation.{run.stage}")
     x = t.detached(x) if run.training else x
@@ -182,8 +180,8 @@ def received(t: Tape, run: Run, shape: tuple[int, ...], label: str = "recv") -> 
 
 
 def arrived(t: Tape, run: Run, shape: tuple[int, ...], label: str, border: str) -> Value:
-    """Return the tensor that another stage sends over a ``border``: of activations or gradients, by
-    the stage behind it, chunks counted as stages.
+    """Return the tensor that another stage sends over a ``border``. Its name has the kind,
+    activation or gradient, and the number of the stage behind it; chunks count as stages.
     """
     taken = ns_to_send(run, Value("", shape, run.dtype).size)
     if not run.tied:
@@ -203,7 +201,7 @@ def arrived(t: Tape, run: Run, shape: tuple[int, ...], label: str, border: str) 
 
 
 def sent(t: Tape, run: Run, x: Value, label: str = "send", border: str = "") -> None:
-    """``x`` goes over a ``border``, without one to the next stage."""
+    """Send ``x`` over a ``border``, by default to the next stage."""
     message = t.micro_batch + (border or f"activation.{run.stage + 1}") if run.tied else ""
     stream = SENDS if run.tied else STREAM
     t.ops(
@@ -212,8 +210,8 @@ def sent(t: Tape, run: Run, x: Value, label: str = "send", border: str = "") -> 
 
 
 def summed_at_both_ends(t: Tape, config: object, run: Run) -> None:
-    """The gradient of a table that the first stage looks up and the last one multiplies by, each
-    with a copy: their sum.
+    """Sum the gradients of a table of which the first stage, which looks it up, and the last stage,
+    which multiplies by it, each have a copy.
     """
     if (
         run.pipeline == 1
@@ -264,5 +262,5 @@ def _in_place(t: Tape, run: Run, x: Value, label: str, devices: int, message: st
 
 
 def ns_to_send(run: Run, size: int) -> int | None:
-    """Nanoseconds in which a device sends so many bytes; ``None``: its link is not known."""
+    """The nanoseconds in which a device sends ``size`` bytes; ``None`` if its link is not known."""
     return None if run.link_bytes_per_s is None else -(-size * 10**9 // run.link_bytes_per_s)

@@ -1,5 +1,5 @@
-"""The parameters of a builder: the sizes of a model (one dataclass per family) and how it is
-run.
+"""The parameters of a builder: the sizes of a model (one dataclass per family) and the settings of
+its run.
 """
 
 from dataclasses import dataclass, replace
@@ -8,16 +8,17 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class NormSizes:
-    """The norms of a decoder, and what they read.
+    """The norms of a decoder.
 
-    ``norm`` is ``rms``, ``layer``, ``layer_without_bias``, or one of the first two
-    ``without_weight``. ``pre_norms``: attention and MLP read a norm. ``post_norms``: what they add
-    has a norm (Gemma; OLMo-2 has these alone). ``parallel_block``: attention and MLP read the same
-    input, with ``shared_norm`` through one norm (Phi-2, Falcon). ``qk_norm``: queries and keys have
-    a norm, which ``qk_norm_over`` is over a ``head``, with weights of its own for ``each`` of them
-    or without any (``plain``), or over ``all`` heads together. ``embedding_norm``: the embedding
-    has one (BLOOM). ``sub_norms``: what the last product of attention and of the MLP reads has one
-    (BitNet). ``value_norm``: values have a norm without weights.
+    ``norm`` is ``rms``, ``layer``, ``layer_without_bias``, ``layer_without_weight`` or
+    ``rms_without_weight``. ``pre_norms``: attention and MLP read a norm of their input.
+    ``post_norms``: their results are normed before they are added (Gemma; OLMo-2 has only these).
+    ``parallel_block``: attention and MLP read the same input, with ``shared_norm`` through one norm
+    (Phi-2, Falcon). ``qk_norm``: queries and keys are normed; ``qk_norm_over`` says over what: over
+    a ``head``, with the same weights for all heads, with weights for ``each`` head, or without
+    weights (``plain``); or over ``all`` heads together. ``embedding_norm``: the embedding is normed
+    (BLOOM). ``sub_norms``: the inputs of the last products of attention and of the MLP are normed
+    (BitNet). ``value_norm``: values are normed, without weights.
     """
 
     norm: str = "rms"
@@ -37,9 +38,9 @@ class ProductSizes:
     """The products of a decoder's layers.
 
     ``gated_mlp``: an MLP is ``down(act(gate) * up)``, else ``down(act(up))``.
-    ``fused_projections``: queries, keys and values are one product, and so are gate and up;
-    ``fused_gate_up``: these alone. ``qkv_bias``, ``out_bias``, ``mlp_bias``, ``head_bias`` and
-    ``expert_bias`` (router and experts): which of them have biases.
+    ``fused_projections``: queries, keys and values are one product, and gate and up another.
+    ``fused_gate_up``: only gate and up are one product. ``qkv_bias``, ``out_bias``, ``mlp_bias``,
+    ``head_bias`` and ``expert_bias`` (router and experts): these products have biases.
     """
 
     gated_mlp: bool = True
@@ -57,25 +58,25 @@ class ProductSizes:
 class AttentionSizes:
     """The attention of a decoder, and the positions of its tokens.
 
-    ``positions`` are ``rotary`` (over the first ``rotary_width`` of a head; 0: all of it),
-    ``learned`` (a table of ``max_position_embeddings`` and ``extra_positions`` rows), ``alibi`` (a
-    slope for each head, inside the kernel of attention) or ``none``. ``max_position_embeddings`` 0:
-    no limit.
+    ``positions`` is ``rotary`` (on the first ``rotary_width`` elements of a head; 0: all),
+    ``learned`` (a table of ``max_position_embeddings`` plus ``extra_positions`` rows), ``alibi`` (a
+    slope for each head, inside the attention kernel) or ``none``. ``max_position_embeddings`` 0: no
+    limit.
 
-    ``sliding_window``: how many keys a query sees, itself among them, and how many the cache holds;
-    0: all. Each ``full_attention_every``-th layer sees all (0: none). ``attention_sinks``: each
-    head has a learned score beside those of its keys. ``kv_lora_rank`` 0: heads of keys and values;
-    else latent attention, whose queries have a latent of their own unless ``q_lora_rank`` is 0.
-    ``attention_gate``: the result is multiplied by the sigmoid of a part of the product of
-    ``queries`` (Qwen3-Next), of a product of its ``own``, or of a number that such a product has
-    for each of the ``heads``. ``v_head_dim`` of heads: the width of values where it is another (0:
-    it is not). ``keys_are_values``: one product makes both. ``index_topk``: how many latents a
-    query sees, which ``index_n_heads`` of ``index_head_dim`` choose (DeepSeek-V3.2); 0: all.
-    ``shares_keys``: keys and values are those of the last layer before with such a window that
-    makes some (Gemma 4). ``output_rank``: attention is that of
-    :mod:`hosim.io.models.latent_attention`, with an entry for each ``compress_rate`` tokens (0:
-    only a window), and its last product is two, of which the first is one of ``output_groups`` of
-    heads each.
+    ``sliding_window``: the keys that a query sees, including its own, and that the cache holds; 0:
+    all. Every ``full_attention_every``-th layer sees all keys (0: none does). ``attention_sinks``:
+    each head has a learned score beside those of its keys. ``kv_lora_rank``: the width of the
+    latents of latent attention; 0: keys and values have heads. Its queries have latents of their
+    own unless ``q_lora_rank`` is 0. ``attention_gate``: the result is multiplied by a sigmoid: of a
+    part of the product of ``queries`` (Qwen3-Next), of a product of its ``own``, or of a product
+    with one number for each of the ``heads``. ``v_head_dim``: the width of values in heads, if it
+    differs from that of keys (0: it does not). ``keys_are_values``: one product makes both.
+    ``index_topk``: the latents that a query sees (0: all), chosen by ``index_n_heads`` heads of
+    width ``index_head_dim`` (DeepSeek-V3.2). ``shares_keys``: keys and values are those of the last
+    earlier layer that makes some for the same kind of window (Gemma 4). ``output_rank``: attention
+    is that over compressed entries (:mod:`hosim.io.models.latent_attention`), with an entry for
+    every ``compress_rate`` tokens (0: only a window). Its last product is two products; the first
+    has one part for each of the ``output_groups`` groups of heads.
     """
 
     positions: str = "rotary"
@@ -105,9 +106,9 @@ class AttentionSizes:
 class StateSizes:
     """The linear mixers of a decoder.
 
-    ``state_heads`` of ``state_head_dim`` with a state of ``state_size`` for each of its elements,
-    in ``state_groups`` that share keys; a convolution over ``conv_kernel`` tokens before
-    (:mod:`hosim.io.models.mixers`).
+    They have ``state_heads`` heads of width ``state_head_dim``, with a state of ``state_size`` for
+    each element. The heads of each of ``state_groups`` groups share keys. A convolution covers the
+    last ``conv_kernel`` tokens (:mod:`hosim.io.models.mixers`).
     """
 
     state_heads: int = 0
@@ -124,18 +125,18 @@ class StateSizes:
 class ExpertSizes:
     """The experts of a decoder.
 
-    ``num_experts`` 0: dense. Layers before ``first_k_dense_replace`` are dense in any case.
-    ``router``: its scores are a ``softmax`` or a ``sigmoid`` each; empty: a softmax where
-    ``n_group`` is 0 (Qwen3), else sigmoid scores and groups of experts (DeepSeek-V3).
-    ``router_correction``: what is added to scores before the choice is a ``buffer``, a
-    ``parameter``, or nothing (``none``); empty: as DeepSeek-V3 has it, a buffer beside a sigmoid.
-    ``router_fp32``: the weights of a softmax stay in fp32 (Mixtral). ``shared_intermediate_size``:
-    the width of what all tokens pass, beside experts (0: ``n_shared_experts`` times that of an
-    expert); ``shared_expert_gate``: it is multiplied by a sigmoid of its own. ``moe_latent_size``:
-    experts read and give vectors so wide, with a product before and after all of them (0: as wide
-    as the hidden state).
+    ``num_experts`` 0: the model is dense. Layers before ``first_k_dense_replace`` are always dense.
+    ``router``: scores come from a ``softmax``, or from a ``sigmoid`` each; empty: a softmax if
+    ``n_group`` is 0 (Qwen3), else sigmoids and groups of experts (DeepSeek-V3).
+    ``router_correction``: a ``buffer``, a ``parameter`` or nothing (``none``) is added to scores
+    before the choice; empty: a buffer with sigmoids, as in DeepSeek-V3, else nothing.
+    ``router_fp32``: the experts' weights from a softmax stay in fp32 (Mixtral).
+    ``shared_intermediate_size``: the width of the expert that all tokens pass (0:
+    ``n_shared_experts`` times the width of an expert); ``shared_expert_gate``: its result is
+    multiplied by a sigmoid. ``moe_latent_size``: the width of the vectors that experts read and
+    return, with a product before and after all experts (0: the width of the hidden state).
 
-    ``mixture_beside``: a layer has an MLP and a mixture beside each other (Gemma 4).
+    ``mixture_beside``: a layer has an MLP and a mixture side by side (Gemma 4).
     """
 
     num_experts: int = 0
@@ -154,27 +155,28 @@ class ExpertSizes:
 
     @property
     def shared_width(self) -> int:
-        """The width of the expert that all tokens pass; 0: there is none."""
+        """The width of the expert that all tokens pass; 0 if there is none."""
         return self.shared_intermediate_size or self.n_shared_experts * self.moe_intermediate_size
 
 
 @dataclass(frozen=True)
 class Decoder(NormSizes, ProductSizes, AttentionSizes, StateSizes, ExpertSizes):
-    """A decoder language model; fields as in public ``config.json`` files, where those have them.
+    """A decoder language model. Fields are named as in public ``config.json`` files, where those
+    have them.
 
-    Layers: ``kinds`` has for each kind of layer the fields in which it differs from the others,
-    ``pattern`` which kind each layer is (it repeats); without them all layers are alike but for the
-    fields that say otherwise. ``mixer`` is what mixes tokens: ``attention``, one of
+    Layers: ``kinds`` has, for each kind of layer, the fields in which it differs from this model;
+    ``pattern`` has the kind of each layer, and repeats. Without them all layers are alike, except
+    where other fields differ by layer. ``mixer`` mixes tokens: ``attention``, one of
     :data:`hosim.io.models.mixers.MIXERS`, attention beside Mamba-2 (``attention+mamba2``), or
-    ``none``; ``has_mlp``: whether an MLP or a mixture follows.
+    ``none``. ``has_mlp``: an MLP or a mixture follows.
 
-    ``streams``, also with a ``laurel_rank``: see :mod:`hosim.io.models.decoder`.
+    ``streams`` and ``laurel_rank``: see :mod:`hosim.io.models.decoder`.
 
-    ``layer_input_size``: each layer has an input so wide of its own, from a table of
-    ``layer_input_vocab`` entries; 0: none. ``embedding_scale``: the embedding is multiplied by a
-    number (Gemma). ``final_softcap``: logits are bounded by a tanh (Gemma 2). ``dropout``: the
-    share of what attention and MLP add that training drops; ``attention_dropout``: of the scores in
-    attention that is not one kernel; ``embedding_dropout``: of the embedding. ``names``: whose
+    ``layer_input_size``: the width of each layer's own input, from a table of ``layer_input_vocab``
+    entries; 0: none. ``embedding_scale``: the embedding is multiplied by a number (Gemma).
+    ``final_softcap``: logits are bounded by a tanh (Gemma 2). ``dropout``: the share of the results
+    of attention and MLP that training drops; ``attention_dropout``: of the scores, in attention
+    that is not one kernel; ``embedding_dropout``: of the embedding. ``names``: the family whose
     names the parts have (:data:`hosim.io.models.names.NAMES`).
     """
 
@@ -206,39 +208,40 @@ class Decoder(NormSizes, ProductSizes, AttentionSizes, StateSizes, ExpertSizes):
 class ParallelRun:
     """The devices that run a program together. The graph is that of one of them.
 
-    ``tensor``, ``expert``, ``pipeline``: devices that share each layer, the experts, and the
-    layers; the graph is that of one device, of the pipeline stage ``stage``. ``stage_layers``: how
-    many layers each stage has, with '/' between the numbers (none: as many each). Those that share
-    experts have tokens of their own; they are among the ``data`` devices, if there are some.
-    Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is what one device sends, and
-    receives at the same time; without it and where the machine has no links, collectives take the
-    time of their bytes in the device tier, and every table says so.
+    ``tensor``, ``expert``, ``pipeline``: the numbers of devices that share each layer, the experts,
+    and the layers. The graph is that of one device of the pipeline stage ``stage``.
+    ``stage_layers``: the number of layers of each stage, separated by '/' (none: equal numbers).
+    Devices that share experts have tokens of their own; they are among the ``data`` devices, if
+    there are any. Collectives are ops of the stream ``comm``. ``link_bytes_per_s`` is the rate at
+    which a device sends, and receives at the same time. Without it, on a machine without links,
+    collectives take the time of their bytes in the device tier, and every table says so.
 
-    ``sequence_parallel``: between the products of a layer that devices share, each has its own
-    tokens alone (Korthikanti et al., MLSys 2023), in training; the tokens of all are kept where a
-    product reads them, or with ``regather`` gathered again for the gradient of its weight, as
-    Megatron-LM does.
+    ``sequence_parallel``: in training, each device has only its own tokens between the products of
+    a layer that devices share (Korthikanti et al., MLSys 2023). The tokens of all devices are kept
+    where a product reads them; with ``regather`` they are gathered again for the gradient of its
+    weight, as in Megatron-LM.
 
-    ``context_parallel``: devices that share the tokens of each sequence, in training: in a ring,
-    with a window by gathering keys, with learned scores by exchanging heads
+    ``context_parallel``: the number of devices that share the tokens of each sequence in training:
+    in a ring, with a window by gathering keys, with learned scores by exchanging heads
     (:mod:`hosim.io.models.grouped_attention`). They share gradients, states and parameters as
-    ``data`` devices do, with which they are multiplied.
+    ``data`` devices do; the two numbers are multiplied.
 
-    ``micro_batches``: how many of ``batch`` sequences each a training step has, whose gradients add
-    up (none: as many as there are pipeline stages). ``schedule`` is the order of their passes in a
-    stage (:mod:`hosim.io.models.pipeline_schedule`), ``chunks`` in how many parts an interleaved
-    one cuts the layers of a device. ``tied``: as one of stages that run together (docs/contract.md,
-    rule 21): what is sent and received has a message, on streams of their own, ``send`` and
-    ``recv``; a receive comes after what the device has computed before it.
+    ``micro_batches``: the number of micro-batches of a training step, each of ``batch`` sequences;
+    their gradients add up (none: one for each pipeline stage). ``schedule``: the order of their
+    passes in a stage (:mod:`hosim.io.models.pipeline_schedule`). ``chunks``: the number of parts
+    into which an interleaved schedule cuts the layers of a device. ``tied``: the graph is one of
+    stages that run together (docs/contract.md, rule 21). Sends and receives then have messages and
+    their own streams, ``send`` and ``recv``; a receive comes after what the device has computed
+    before it.
 
-    ``sync_each_batch``: whether devices reduce the gradients of each micro-batch (``zero`` 2 and
-    3); if not, as accelerate does by default, each keeps whole gradients, which add up, and they
-    are reduced in the backward pass of the last one.
+    ``sync_each_batch``: devices reduce the gradients of each micro-batch (``zero`` 2 and 3).
+    Otherwise, as accelerate does by default, each device adds up whole gradients, which are reduced
+    in the last backward pass.
 
-    ``data``: devices that each have their own batch of a training step; ``zero`` says what they
-    share beside (0: nothing; 1 to 3: :mod:`hosim.io.models.data_parallel`). In stage 3 layers are
-    gathered ``prefetch`` ahead, and again in the backward pass unless they are not resharded
-    (``reshard``); shards of parameters live in ``shards_home``, and ``main_gradients`` are reduced
+    ``data``: the number of devices that each have their own batch of a training step. ``zero`` says
+    what else they share (0: nothing; 1 to 3: :mod:`hosim.io.models.data_parallel`). In stage 3
+    layers are gathered ``prefetch`` ahead, and again in the backward pass if they are resharded
+    (``reshard``). Shards of parameters live in ``shards_home``, and ``main_gradients`` are reduced
     in fp32.
     """
 
@@ -264,17 +267,17 @@ class ParallelRun:
 
     @property
     def micro_batches_of_step(self) -> int:
-        """The micro-batches of a training step."""
+        """The number of micro-batches of a training step."""
         return self.pipeline if self.micro_batches is None else self.micro_batches
 
     @property
     def replicas(self) -> int:
-        """Devices that have the same parameters and other tokens."""
+        """The number of devices that have the same parameters and other tokens."""
         return self.data * self.context_parallel
 
     @property
     def devices(self) -> int:
-        """All devices that run the program together."""
+        """The number of devices that run the program together."""
         return self.tensor * self.pipeline * max(self.replicas, self.expert)
 
 
@@ -282,14 +285,14 @@ class ParallelRun:
 class NumericsOfRun:
     """The dtypes in which numbers are kept and computed: ``dtype``, if no other is given.
 
-    ``weights``: how the products of layers have their weights (none: in ``dtype``;
-    :mod:`hosim.io.models.packed`), in groups of ``group``; ``packed``: ``all`` of them, or those of
-    ``experts`` (none: of experts in ``mxfp4``, as gpt-oss; else all). ``activations``: what their
-    other operand is rounded to. ``cache_dtype``: how a cache of heads is packed.
+    ``weights``: the packing of the weights of layers' products (none: they are in ``dtype``;
+    :mod:`hosim.io.models.packed`), in groups of ``group``. ``packed``: ``all`` weights, or those of
+    ``experts`` (none: those of experts in ``mxfp4``, as in gpt-oss; else all). ``activations``: the
+    dtype that the other operand is rounded to. ``cache_dtype``: the packing of a cache of heads.
 
-    ``products``: the dtype that the products of layers and of experts are computed in, in training
-    (none: ``dtype``; ``fp8``: both operands, and the gradients of results, are rounded to it, as
-    Transformer Engine does).
+    ``products``: the dtype in which the products of layers and of experts are computed in training
+    (none: ``dtype``; ``fp8``: both operands, and the gradients of results, are rounded to it, as in
+    Transformer Engine).
     """
 
     dtype: str = "bf16"
@@ -303,15 +306,16 @@ class NumericsOfRun:
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputedRun:
-    """The activations that backward reads, and those that are computed again for it.
+    """The activations that the backward pass reads, and those that are recomputed for it.
 
-    ``checkpoint``: keep only each layer's input for backward; ``checkpoint_layers``: so of the
-    first layers alone; ``selective``: keep the results of products, attention and collectives, too,
-    and run only the other ops again; ``every_other_product``: of a layer's products only the first,
-    the third and so on, as torchtitan does. ``kept_dtype``: how a layer's input is packed while it
-    is kept (none: not at all), as a cache is: it is packed once the layer has read it, and unpacked
-    before the layer runs again. ``recompute_attention``: attention alone is computed again, from
-    queries, keys and values (Megatron-LM's selective recomputation).
+    ``checkpoint``: only each layer's input is kept; ``checkpoint_layers``: for this many first
+    layers only. ``selective``: the results of products, attention and collectives are kept, too,
+    and only the other ops are recomputed. ``every_other_product``: of a layer's products only the
+    results of the first, the third and so on are kept, as in torchtitan. ``kept_dtype``: the
+    packing of a layer's input while it is kept, one of those of a cache (none: it is not packed).
+    It is packed once the layer has read it, and unpacked before the layer runs again.
+    ``recompute_attention``: only attention is recomputed, from queries, keys and values
+    (Megatron-LM's selective recomputation).
     """
 
     checkpoint: bool = False
@@ -322,7 +326,7 @@ class RecomputedRun:
     kept_dtype: str | None = None
 
     def checkpoints(self, layer: int) -> bool:
-        """Return whether only the input of a layer is kept for backward."""
+        """Return whether only the input of a layer is kept for the backward pass."""
         return self.checkpoint and (
             self.checkpoint_layers is None or layer < self.checkpoint_layers
         )
@@ -332,18 +336,18 @@ class RecomputedRun:
 class UpdateOfRun:
     """The loss and the update of a training step.
 
-    ``loss`` of a training step: ``whole`` as eager torch computes it, whose fp32 copies of all
-    logits are kept; ``compiled``: one kernel each way, of which logits and a sum for each row are
-    kept; ``chunked``: head, loss and their gradients together, for a chunk of the rows at a time
+    ``loss``: ``whole`` is that of eager torch, which keeps fp32 copies of all logits; ``compiled``
+    is one kernel each way, which keeps logits and a sum for each row; ``chunked`` computes head,
+    loss and their gradients together, for one chunk of the rows at a time
     (:func:`hosim.io.models.functions.chunked_loss`). ``optimizer``: ``adamw`` (fp32 moments, and
-    fp32 parameters beside those in a narrower dtype) or ``none``. ``states_dtype``: moments in
-    ``bf16`` or ``int8`` (8-bit Adam), and no fp32 parameters. ``foreach``: each part of the update
-    for all parameters before the next part (:mod:`hosim.io.models.optimizer`). ``main_gradients``:
-    those of parameters are added to fp32 ones, which outlive the step.
+    fp32 copies of parameters in a narrower dtype) or ``none``. ``states_dtype``: moments are in
+    ``bf16`` or ``int8`` (8-bit Adam), without fp32 copies of parameters. ``foreach``: each part of
+    the update is done for all parameters before the next part (:mod:`hosim.io.models.optimizer`).
+    ``main_gradients``: gradients of parameters are added to fp32 ones, which outlive the step.
 
-    ``lora_rank``: in training only adapters learn, two narrow products beside each projection that
-    ``lora_modules`` names, with '/' between the names (none: all but those of routed experts). All
-    other parameters are frozen, without gradients and states, and may be packed (``weights``).
+    ``lora_rank``: training learns only adapters, two narrow products beside each projection that
+    ``lora_modules`` names, separated by '/' (none: all projections but those of routed experts).
+    All other parameters are frozen, without gradients and states, and may be packed (``weights``).
     """
 
     loss: str = "whole"
@@ -357,18 +361,19 @@ class UpdateOfRun:
 
 @dataclass(frozen=True, kw_only=True)
 class HomesOfRun:
-    """Where parts of a model live, and on which processor they run.
+    """The tiers in which parts of a model live, and the processors that run them.
 
-    ``optimizer_on``, ``experts_on``, ``attention_on``: tiers whose processor runs the optimizer,
-    the routed experts, or the attention of a decoding step (docs/contract.md, rule 20); what only
-    these read lives there unless its home says otherwise. ``device/TIER`` leaves it to the plan
-    whether that is the device or the processor of the tier, as ``layers_on`` does for every layer
-    of an inference, the embedding and the head. ``optimizer_share``: which share of the parameters,
-    the first ones, the optimizer updates there; it updates the others on the device, where their
-    states live. ``update`` says when such an optimizer runs: see :mod:`hosim.io.models.optimizer`.
+    ``optimizer_on``, ``experts_on``, ``attention_on``: the tiers whose processor runs the
+    optimizer, the routed experts, or the attention of a decoding step (docs/contract.md, rule 20).
+    Tensors that only these ops read live there unless another home is given. ``device/TIER`` lets
+    the plan choose between the device and the processor of the tier; so does ``layers_on``, for
+    every layer of an inference, the embedding and the head. ``optimizer_share``: the share of the
+    parameters, the first ones, that the optimizer updates there; it updates the others on the
+    device, where their states live. ``update``: when such an optimizer runs
+    (:mod:`hosim.io.models.optimizer`).
 
-    ``states_home``, ``experts_home``, ``cache_home``: tiers in which optimizer states, experts and
-    the cache live; none: the device tier.
+    ``states_home``, ``experts_home``, ``cache_home``: the tiers in which optimizer states, experts
+    and the cache live; none: the device tier.
     """
 
     optimizer_on: str | None = None
@@ -386,17 +391,17 @@ class HomesOfRun:
 class AttentionOfRun:
     """The kernels of attention, the cache that they read, and chosen experts.
 
-    ``attention``: see :data:`hosim.io.models.attention.MODES`. ``attention_kernel``: whose kernel
-    attention of a training step is: of FlashAttention or its version in Triton (``flash1``), or of
-    FlashAttention-2, as in torch (``flash2``); none: that of inference engines, which has Hopper's
-    own instructions. ``cache``: whether a prefill writes the keys and values.
+    ``attention``: one of :data:`hosim.io.models.attention.MODES`. ``attention_kernel``: the library
+    of attention in a training step: FlashAttention or its version in Triton (``flash1``), or
+    FlashAttention-2, as in torch (``flash2``); none: that of inference engines, which uses Hopper's
+    own instructions. ``cache``: a prefill writes the keys and values.
 
-    ``chosen_experts``: with it each expert has tensors and ops of its own, and one step is taken to
-    choose so many of each layer. ``kv_block``: with it attention is over blocks of so many tokens.
-    A decoding step finds its cache in them: the first ``sink_blocks`` and the last
-    ``window_blocks``, the one being written among them, are in the device tier and always read; of
-    the older ones, which live in ``cache_home``, ``chosen_blocks``. A prompt writes its whole
-    cache, and each of its queries reads so many blocks.
+    ``chosen_experts``: each expert has tensors and ops of its own, and a step is assumed to choose
+    this many experts of each layer. ``kv_block``: attention works on blocks of this many tokens. A
+    decoding step finds its cache in them: the first ``sink_blocks`` and the last ``window_blocks``,
+    including the one being written, are in the device tier and always read. Of the older blocks,
+    which live in ``cache_home``, it reads ``chosen_blocks``. A prompt writes its whole cache, and
+    each of its queries reads as many blocks.
     """
 
     attention: str = "causal"
@@ -415,7 +420,7 @@ class Run(ParallelRun, NumericsOfRun, RecomputedRun, UpdateOfRun, HomesOfRun, At
 
     ``phase``: ``train`` (forward, backward, optimizer), ``forward``, or for a decoder ``prefill``
     (a prompt of ``sequence`` tokens) and ``decode`` (the next token, with ``context`` tokens in the
-    cache, itself among them). ``layers``: how many to take of the model (none: all); the other
+    cache, including this one). ``layers``: the number of layers to build (none: all); the other
     parts are whole. ``fused``: norms, rotary positions and gates are one kernel each. ``merged``:
     kernels are those of inference engines (:mod:`hosim.io.models.engine_layer`). ``logits`` of a
     prefill: of the ``last`` position or of ``all``.
@@ -437,19 +442,19 @@ class Run(ParallelRun, NumericsOfRun, RecomputedRun, UpdateOfRun, HomesOfRun, At
 
     @property
     def own_tokens(self) -> int:
-        """Tokens of one sequence that the device has between layers."""
+        """The tokens of one sequence that the device has between layers."""
         return self.tokens // self.tensor if self.sequence_parallel else self.tokens
 
     @property
     def tokens(self) -> int:
-        """Tokens of one sequence that pass through the device's layers."""
+        """The tokens of one sequence that pass through the device's layers."""
         return 1 if self.phase == "decode" else self.sequence // self.context_parallel
 
 
 @dataclass(frozen=True, slots=True)
 class RoutingDraw:
-    """A trace of what a model's gates choose (:func:`hosim.io.models.routing_draw.generate`); its
-    ``steps`` follow one another.
+    """The parameters of a generated trace of what a model's gates choose
+    (:func:`hosim.io.models.routing_draw.generate`), over ``steps`` consecutive steps.
     """
 
     steps: int = 1
@@ -467,7 +472,7 @@ class Layered(Protocol):
 
 
 def layer_sizes(config: Decoder, n: int) -> Decoder:
-    """The sizes of layer ``n``: those of its kind, and without a window if it sees all keys."""
+    """The sizes of layer ``n``: those of its kind, without a window if it sees all keys."""
     if config.pattern:
         config = replace(
             config,
@@ -484,19 +489,19 @@ def layer_sizes(config: Decoder, n: int) -> Decoder:
 
 
 def key_heads(config: Decoder, run: Run) -> int:
-    """The heads of keys on a device; more devices than heads have copies of them."""
+    """The heads of keys on a device. If there are more devices than heads, they have copies."""
     return max(1, config.num_key_value_heads // run.tensor)
 
 
 def vocabulary(config: Decoder, run: Run) -> int:
-    """The entries of the vocabulary on a device; it is padded where the devices cannot share it
+    """The entries of the vocabulary on a device. It is padded if the devices cannot share it
     evenly.
     """
     return -(-config.vocab_size // run.tensor)
 
 
 def first_layers(count: int, run: Run) -> range:
-    """The layers taken of one half of a model that has ``count`` in it."""
+    """The layers that are built of one half of a model with ``count`` layers in it."""
     return range(count if run.layers is None else min(count, run.layers))
 
 
@@ -515,8 +520,8 @@ def layers_of(config: Layered, run: Run) -> range:
 
 
 def first_and_other(processor: str) -> tuple[str, str]:
-    """Return the processor on which ops run by themselves (empty: the device), and the one on which
-    a plan may let them run instead (empty: nowhere else).
+    """Return the processor on which ops run by default (empty: the device), and the one on which a
+    plan may run them instead (empty: none).
 
     >>> first_and_other("ddr"), first_and_other("device/ddr")
     (('ddr', ''), ('', 'ddr'))
@@ -526,16 +531,16 @@ def first_and_other(processor: str) -> tuple[str, str]:
 
 
 # -- GPT-2 -----------------------------------------------------------------------------------------
-# GPT-2: learned positions, layer norms before each part, biases everywhere, the output layer tied
-# to the embedding.
+# GPT-2 has learned positions, layer norms before each part, biases everywhere, and an output layer
+# tied to the embedding.
 
 
 @dataclass(frozen=True, slots=True)
 class Gpt2:
-    """Fields as in the public ``config.json`` files.
+    """The sizes of GPT-2. Fields are named as in the public ``config.json`` files.
 
-    ``dropout`` is of what attention and MLP add, and of the embedding and the scores of attention
-    unless these have one of their own.
+    ``dropout`` applies to the results of attention and MLP, and to the embedding and the scores of
+    attention unless these have a dropout of their own.
     """
 
     n_embd: int
@@ -549,11 +554,11 @@ class Gpt2:
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers."""
+        """The number of layers."""
         return self.n_layer
 
     def decoder(self) -> Decoder:
-        """The same model among decoders in general."""
+        """Return the same model as a :class:`Decoder`."""
         return Decoder(
             self.n_embd,
             self.n_layer,

@@ -1,8 +1,8 @@
 """The sizes of a model from its public ``config.json``, as transformers writes it.
 
-Keys that change neither sizes nor work are passed over. One that does, and that no builder knows,
-is an error: a model that is built without it would be another. What a builder leaves out without
-being wrong about the rest, such as quantised weights, is said.
+Keys that change neither sizes nor work are ignored. A key that does, and that no builder knows, is
+an error, because the model would be another one without it. Parts that a builder can omit without
+an error in the rest, such as quantised weights, are reported.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,11 +86,11 @@ _BY_KEY: Mapping[str, tuple[tuple[Any, str], ...]] = {
     "moe_shared_expert_intermediate_size": ((7688, "nemotron_h"),),
     "id2label": (({"0": "", "1": ""}, "vit"),),
 }
-"""By key its values, each with the types that it is for."""
+"""Defaults by key: values, each with the types that it is for."""
 
 
 def with_defaults(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A configuration with the keys that it leaves out.
+    """Return a configuration with the defaults of the keys that it omits.
 
     >>> with_defaults({"model_type": "bitnet"})
     {'num_key_value_heads': 5, 'model_type': 'bitnet'}
@@ -200,7 +200,7 @@ UNKNOWN_PARTS: Mapping[str, str] = MappingProxyType(
         "zaya": "compressed convolutional attention",
     }
 )
-"""By ``model_type``."""
+"""The part that no builder knows, by ``model_type``."""
 
 
 # -- configurations --------------------------------------------------------------------------------
@@ -212,23 +212,23 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
     Parameters
     ----------
     config
-        What the file has, with ``model_type`` among it.
+        The contents of the file, with ``model_type``.
 
     Returns
     -------
     tuple
-        Sizes for the builder of the model's family, the part of ``config`` that they are from, and
-        a line for each thing that ``config`` asks for and the builder leaves out.
+        Sizes for the builder of the model's family, the part of ``config`` that they come from, and
+        a line for each thing that ``config`` requests and the builder omits.
 
     Raises
     ------
     InputError
-        If no builder knows the model's type, a size is missing or is not a number, or a key asks
-        for what the builder does not have.
+        If no builder knows the model's type, a size is missing or is not a number, or a key
+        requests something that the builder does not have.
 
     References
     ----------
-    The configuration classes of transformers, from which the defaults of optional keys are.
+    The configuration classes of transformers, the source of the defaults of optional keys.
 
     Examples
     --------
@@ -253,7 +253,7 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
         and (kind not in READERS or kind in _WITH_TEXT)
         and (inside or kind in _WITH_TEXT)
     ):
-        # the text of older files lies among the other keys, or has no type of its own
+        # older files have the text model's keys among the others, or give it no type
         text = f"{kind}_text" if f"{kind}_text" in {**READERS, **UNKNOWN_PARTS} else None
         inside = {
             **(inside or config),
@@ -289,8 +289,8 @@ def sizes_of(config: Mapping[str, Any]) -> tuple[Layered, Mapping[str, Any], tup
 
 
 def _unknown(kind: object) -> InputError:
-    """The error of a type that no builder knows; it names the part that is unknown where that is
-    known.
+    """The error for a type that no builder knows. It names the unknown part of the model, if it is
+    listed.
     """
     part = UNKNOWN_PARTS.get(kind) if isinstance(kind, str) else None
     if part is not None:
@@ -302,8 +302,8 @@ def _unknown(kind: object) -> InputError:
 
 
 def _beside_sizes(keys: Keys) -> None:
-    """The keys that are no sizes and change the bytes of the weights: their dtype, and what a checkpoint's
-    files say.
+    """Read the keys that are no sizes but change the bytes of the weights: their dtype, and the
+    sizes in a checkpoint's files.
 
     Raises :class:`InputError` for layers with sizes of their own that the type's reader has not
     read.
@@ -319,8 +319,8 @@ def _beside_sizes(keys: Keys) -> None:
 
 
 def dtype_of(config: Mapping[str, Any]) -> str | None:
-    """The dtype of the weights that a ``config.json`` asks for; ``None`` where it does not say.
-    Raises :class:`InputError`.
+    """The dtype of the weights in a ``config.json``; ``None`` if it does not say. Raises
+    :class:`InputError`.
 
     >>> (
     ...     dtype_of({"torch_dtype": "float32"}),
@@ -355,7 +355,7 @@ _WITH_TEXT: Mapping[str, str] = MappingProxyType(
         "mistral3": "mistral",
     }
 )
-"""Models whose config has a text model, and its type where the config does not say."""
+"""Models whose config has a text model, with its type if the config does not say."""
 READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
     {
         **GATED,
@@ -368,4 +368,4 @@ READERS: Mapping[str, Callable[[Keys], Layered]] = MappingProxyType(
         **OTHERS,
     }
 )
-"""By ``model_type``."""
+"""Functions that read a config, by ``model_type``."""

@@ -1,4 +1,4 @@
-"""The values of a ``config.json``, each checked as it is read."""
+"""The values of a ``config.json``, which are checked when they are read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _UNTIMED: Mapping[str, str] = MappingProxyType(
         "logit_scale": "multiplying the logits",
     }
 )
-"""Keys of elementwise work that builders leave out."""
+"""Keys of elementwise work that builders omit."""
 
 
 USUAL_DTYPE = "bf16"
@@ -48,8 +48,8 @@ _DTYPES: Mapping[str, str] = MappingProxyType(
 
 
 def _check_finite(value: object, where: str) -> None:
-    """Raise :class:`InputError` for a number that is not finite, or that is inside a list or a
-    mapping.
+    """Raise :class:`InputError` for a number that is not finite, also inside a list or
+    a mapping.
     """
     if isinstance(value, Mapping):
         for key, inside in value.items():
@@ -62,14 +62,14 @@ def _check_finite(value: object, where: str) -> None:
 
 
 def all_biases(every: bool) -> dict[str, Any]:
-    """Biases of all products of attention and of the MLP, or of none."""
+    """Biases for all products of attention and of the MLP, or for none."""
     return dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), every)
 
 
 class Keys:
-    """The values of a config; ``read`` has those that were there.
+    """The values of a config. ``read`` has the values that were read and are present.
 
-    ``within`` are the names of the mappings that the config is in.
+    ``within`` is the prefix of the mappings that contain the config.
     """
 
     def __init__(self, config: Mapping[str, Any], within: str = "") -> None:
@@ -78,7 +78,7 @@ class Keys:
         self.read: dict[str, Any] = {}
 
     def value(self, key: str, default: object = None) -> Any:
-        """The value of a key, ``default`` where it is missing or null."""
+        """The value of a key; ``default`` if it is missing or null."""
         value = self._config.get(key)
         if value is None:
             return default
@@ -87,7 +87,7 @@ class Keys:
         return value
 
     def dtype(self) -> str | None:
-        """The dtype of the weights, as builders call it; ``None`` where the config does not say."""
+        """The builders' name for the dtype of the weights; ``None`` if the config does not say."""
         key = "dtype" if self._config.get("dtype") is not None else "torch_dtype"
         named = self._config.get(key)
         if named in (None, "auto"):
@@ -100,7 +100,7 @@ class Keys:
         return found
 
     def size(self, key: str, default: object = _MISSING, least: int = 1) -> int:
-        """A number, ``least`` or more; ``default`` where the key is missing or null."""
+        """A number of at least ``least``; ``default`` if the key is missing or null."""
         value = self.value(key, default)
         self.refuse(key, value is _MISSING, "expected a number, the config has none")
         self.refuse(
@@ -111,12 +111,16 @@ class Keys:
         return int(value)
 
     def either(self, *names: str, default: object = _MISSING) -> int:
-        """The size of the first key of several that is there, as older files have other names."""
+        """The size under the first of several keys that is present, because older files use other
+        names.
+        """
         there = [name for name in names if self._config.get(name) is not None]
         return self.size(there[0] if there else names[0], default)
 
     def entries(self, key: str, name: str, default: int) -> int:
-        """The size ``name``, which a config has as the number of entries of the mapping ``key``."""
+        """The size ``name``, which a config may give as the number of entries of the mapping
+        ``key``.
+        """
         listed = self._config.get(key)
         if self._config.get(name) is None and isinstance(listed, Mapping) and listed:
             self.read[name] = len(listed)
@@ -140,7 +144,7 @@ class Keys:
         return float(value)
 
     def activation(self, key: str, default: str) -> str:
-        """The activation of an MLP, as builders call it."""
+        """The builders' name for the activation of an MLP."""
         value = self.value(key, default)
         self.refuse(
             key,
@@ -150,7 +154,7 @@ class Keys:
         return _ACTIVATIONS[value]
 
     def inside(self, key: str) -> Keys:
-        """The mapping of a key; an empty one where there is none."""
+        """The mapping under a key; an empty one if there is none."""
         value = self._config.get(key)
         self.refuse(
             key,
@@ -163,8 +167,8 @@ class Keys:
         return keys
 
     def only(self, **expected: object) -> None:
-        """Raise :class:`InputError` for a key whose value is none of those that the builder has; a
-        missing one is as expected.
+        """Raise :class:`InputError` for a key with a value that the builder does not have; a
+        missing key is accepted.
         """
         for key, value in expected.items():
             known = value if isinstance(value, tuple) else (value,)
@@ -176,16 +180,16 @@ class Keys:
             )
 
     def refusal(self, key: str, message: str) -> InputError:
-        """The error of a key."""
+        """The error for a key."""
         return InputError(message, where=f"{self._within}{key}")
 
     def refuse(self, key: str, broken: object, why: str) -> None:
-        """Raise the :class:`InputError` of a key if something is broken."""
+        """Raise :class:`InputError` for a key if ``broken`` is true."""
         if broken:
             raise self.refusal(key, why)
 
     def left_out(self) -> tuple[str, ...]:
-        """A line for each thing of any model that builders leave out."""
+        """Lines for the things that builders omit, for any model."""
         lines = []
         quantised = self.value("quantization_config")
         if quantised is not None:
@@ -220,7 +224,7 @@ class Keys:
         return tuple(lines)
 
     def window(self) -> int:
-        """Return the number of keys that a query sees; 0 where it sees all before it, also where
+        """Return the number of keys that a query sees; 0 if it sees all earlier ones, also because
         the model has no more positions than the window.
         """
         if not self.flag("use_sliding_window", True):
@@ -229,10 +233,10 @@ class Keys:
         return 0 if window >= self.size("max_position_embeddings", 2**40) else window
 
     def windows(self, layers: int, every: int) -> dict[str, Any] | None:
-        """The window, and how many layers on is the next one that sees all keys; ``every`` where
-        the config does not say.
+        """The window, and the distance between layers that see all keys (``every`` if the config
+        does not say), as fields of a decoder.
 
-        ``None`` where layers are of these two kinds in another order.
+        ``None`` if layers of these two kinds come in another order.
         """
         kinds = self.value("layer_types")
         if kinds is None:

@@ -1,9 +1,8 @@
-"""The parts that architectures are made of, each from the keys of a ``config.json`` that say how
-large it is.
+"""The parts that architectures consist of. Each reads its sizes from keys of a ``config.json``.
 
-A part is a function from keys to fields of :class:`~hosim.io.models.config.Decoder`; what differs from
-layer to layer is a list of fields, one a layer, under :data:`LAYERS`.
-A family is a line of parts (:mod:`hosim.io.models.configs_of_parts`).
+A part is a function from keys to fields of :class:`~hosim.io.models.config.Decoder`; fields that
+differ between layers are a list, with one entry for each layer, under :data:`LAYERS`. A family is a
+line of parts (:mod:`hosim.io.models.configs_of_parts`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +24,8 @@ _FULL, _WINDOW, _LINEAR = (
 
 
 def _decoder_of(keys: Keys, defaults: Mapping[str, int], **more: Any) -> Decoder:
-    """Return the configuration of a decoder with rotary positions and gated MLPs; ``more`` is of
-    the family, ``defaults`` are of keys that may be missing.
+    """Return the sizes of a decoder with rotary positions and gated MLPs. ``more`` are fields of
+    the family, ``defaults`` the sizes of keys that may be missing.
     """
 
     def size(name: str, *default: int) -> int:
@@ -59,8 +58,8 @@ def _decoder_of(keys: Keys, defaults: Mapping[str, int], **more: Any) -> Decoder
 def by_parts(
     *parts: Part, defaults: Mapping[str, int] = NO_DEFAULTS, **fixed: Any
 ) -> Callable[[Keys], Decoder]:
-    """The reader of a family that is made of ``parts``; ``fixed`` are fields of all its models,
-    ``defaults`` sizes of keys that may be missing. Later parts come first.
+    """Return the reader of a family that consists of ``parts``. ``fixed`` are fields of all its
+    models, ``defaults`` the sizes of keys that may be missing. Later parts override earlier ones.
     """
 
     def read(keys: Keys) -> Decoder:
@@ -79,7 +78,7 @@ def by_parts(
 
 
 def kinds_of(layers: Sequence[Fields]) -> Fields:
-    """The kinds of layers that there are, and which of them each layer is."""
+    """The kinds of layers that there are, and the kind of each layer."""
     frozen = [tuple(sorted(each.items())) for each in layers]
     kinds = tuple(dict.fromkeys(frozen))
     return (
@@ -97,8 +96,8 @@ def count_of_layers(keys: Keys) -> int:
 def named_layers(
     keys: Keys, key: str, known: Mapping[str, Fields], usual: Callable[[int], str]
 ) -> list[Fields]:
-    """The fields of each layer by its name in the list ``key``; ``usual`` is the name of a layer
-    where there is no list.
+    """The fields of each layer, by its name in the list ``key``; ``usual`` returns the name of a
+    layer if there is no list.
     """
     layers = count_of_layers(keys)
     listed = keys.value(key)
@@ -119,14 +118,14 @@ def named_layers(
 
 
 def biases(default: bool = False, *, key: str = "attention_bias", out: bool = True) -> Part:
-    """Biases of queries, keys and values, and with ``out`` of the output, all or none."""
+    """Biases of queries, keys and values and, with ``out``, of the output: all or none."""
     return lambda keys: dict.fromkeys(
         ("qkv_bias", "out_bias") if out else ("qkv_bias",), keys.flag(key, default)
     )
 
 
 def heads_of(width: int) -> Part:
-    """Heads that are so wide where the config does not say."""
+    """Heads of this width, if the config does not say another."""
     return lambda keys: {"head_dim": keys.size("head_dim", width)}
 
 
@@ -153,8 +152,8 @@ def turned(default: float) -> Part:
 
 
 def tied(default: bool = True, *, other: str = "") -> Part:
-    """Return whether the table of embeddings is the output layer; ``other``: a name that the key
-    has in older files.
+    """Use the embedding table as the output layer, if the config says so; ``other`` is the key's
+    name in older files.
     """
     return lambda keys: {
         "tie_word_embeddings": keys.flag(
@@ -169,7 +168,7 @@ def activation(key: str, default: str) -> Part:
 
 
 def only(**expected: object) -> Part:
-    """Keys that have one value in all that the builder knows."""
+    """Keys for which the builder supports one value only."""
 
     def read(keys: Keys) -> Fields:
         keys.only(**expected)
@@ -179,13 +178,13 @@ def only(**expected: object) -> Part:
 
 
 def normed_heads(key: str = "", *, default: bool = True, over: str = "head") -> Part:
-    """Norms of queries and keys, if ``key`` says so."""
+    """Norms of queries and keys, always or if ``key`` says so."""
     return lambda keys: {"qk_norm": keys.flag(key, default) if key else True, "qk_norm_over": over}
 
 
 def every_nth_full(default: int, *, bare: bool = False, window: int = 0) -> Part:
-    """Layers of a sliding window among which each n-th, or each that ``layer_types`` says, sees all
-    keys; ``bare``: without positions.
+    """Layers with a sliding window, among which every n-th, or each that ``layer_types`` names,
+    sees all keys; ``bare``: these have no positions.
     """
 
     def read(keys: Keys) -> Fields:
@@ -214,8 +213,8 @@ def _windowed(keys: Keys, default: int = 0) -> dict[str, Fields]:
 
 
 def windows(default: int, key: str = "") -> Part:
-    """A window, and each n-th layer sees all keys, ``default`` unless ``key`` says another; or as
-    ``layer_types`` has them, in any order.
+    """A window, and full attention in each n-th layer: ``default`` or the value of ``key``; or the
+    kinds that ``layer_types`` lists, in any order.
     """
 
     def read(keys: Keys) -> Fields:
@@ -233,13 +232,13 @@ def windows(default: int, key: str = "") -> Part:
 
 
 def capped(keys: Keys) -> Fields:
-    """Logits are bounded if the config says by how much."""
+    """Logits are bounded if the config gives a bound."""
     return {"final_softcap": keys.value("final_logit_softcapping") is not None}
 
 
 def late_windows(keys: Keys) -> Fields:
-    """A window in the layers from ``max_window_layers`` on, or in those that ``layer_types`` says,
-    if it is used (Qwen).
+    """A window in the layers from ``max_window_layers`` on, or in those that ``layer_types`` lists,
+    if windows are used (Qwen).
     """
     if not keys.flag("use_sliding_window", False) or not keys.value("sliding_window"):
         return {}
@@ -255,8 +254,8 @@ def late_windows(keys: Keys) -> Fields:
 
 
 def listed_windows(usual: Callable[[int, Keys], str]) -> Part:
-    """Layers of a sliding window and of full attention, as ``layer_types`` says, or as ``usual``
-    where it says nothing.
+    """Layers with a sliding window and with full attention, as ``layer_types`` lists them;
+    ``usual`` is the default.
     """
     return lambda keys: {
         LAYERS: named_layers(keys, "layer_types", _windowed(keys), lambda n: usual(n, keys))
@@ -275,8 +274,8 @@ def mixed(
     others: Fields | None = None,
     key: str = "layer_types",
 ) -> Part:
-    """Layers of ``linear`` among those of attention, as ``layer_types`` says; ``others`` are fields
-    of those of attention.
+    """Layers of ``linear`` between layers of attention, as ``layer_types`` lists them; ``others``
+    are fields of the latter.
     """
 
     def read(keys: Keys) -> Fields:
@@ -291,12 +290,12 @@ def mixed(
 
 
 def every(default: int, key: str = "full_attention_interval") -> Callable[[int, Keys], str]:
-    """Each n-th layer is one of attention."""
+    """Every n-th layer is one of attention."""
     return lambda n, keys: _LINEAR[0] if (n + 1) % keys.size(key, default) else _FULL[0]
 
 
 def bare_layers(keys: Keys) -> Fields:
-    """Return the layers that have no positions: those of ``no_rope_layers`` that are 0, or each
+    """Return the layers without positions: those whose entry in ``no_rope_layers`` is 0, or every
     n-th.
     """
     count, step = count_of_layers(keys), keys.size("no_rope_layer_interval", 4)
@@ -323,8 +322,8 @@ def latent(keys: Keys) -> Fields:
 
 
 def indexed(heads: int) -> Part:
-    """Return what chooses the latents that a query sees; layers that ``indexer_types`` calls shared
-    take what another one chose.
+    """Return the fields of the indexer that chooses the latents for a query; layers that
+    ``indexer_types`` calls shared use another layer's choice.
     """
 
     def read(keys: Keys) -> Fields:
@@ -351,11 +350,10 @@ def indexed(heads: int) -> Part:
 
 
 # -- mixtures of experts, and mixers of linear time ------------------------------------------------
-# The parts of architectures that are mixtures of experts and mixers of linear time, from the keys
-# of a ``config.json``.
+# Parts for mixtures of experts and for mixers of linear time, from the keys of a ``config.json``.
 
 Sparse = Callable[[Keys], list[bool]]
-"""The layers that have experts."""
+"""A function that returns, for each layer, whether it has experts."""
 
 _COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _TOPS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "top_k_experts")
@@ -373,11 +371,11 @@ def mixture(
     count: int | None = None,
     wide: int | None = None,
 ) -> Part:
-    """Experts behind a router of ``scores``, with ``added`` as their correction, in the layers
+    """Experts behind a router with ``scores``, with ``added`` as their correction, in the layers
     ``where``.
 
-    ``top``, ``count`` and ``wide`` are how many a token takes, how many there are and how wide they
-    are where the config does not say; ``width`` is the key of the latter.
+    If the config does not say, ``top`` is the number of experts that a token takes, ``count`` their
+    number and ``wide`` their width; ``width`` is the key of the width.
     """
 
     def read(keys: Keys) -> Fields:
@@ -407,12 +405,12 @@ def mixture(
 
 
 def no_dense(keys: Keys) -> Fields:
-    """All layers are mixtures: the width of a dense MLP is that of an expert."""
+    """All layers are mixtures; the width of a dense MLP is set to that of an expert."""
     return {"intermediate_size": keys.size("moe_intermediate_size")}
 
 
 def listed(first: int, key: str = "first_k_dense_replace") -> Sparse:
-    """The layers that ``mlp_layer_types`` calls sparse, or all after the first ones."""
+    """The layers that ``mlp_layer_types`` calls sparse, or all after the first ``first``."""
 
     def read(keys: Keys) -> list[bool]:
         before = keys.size(key, first, 0)
@@ -426,13 +424,13 @@ def listed(first: int, key: str = "first_k_dense_replace") -> Sparse:
 
 
 def stepped(keys: Keys) -> list[bool]:
-    """Each ``decoder_sparse_step``-th layer but those of ``mlp_only_layers`` (Qwen)."""
+    """Every ``decoder_sparse_step``-th layer except those of ``mlp_only_layers`` (Qwen)."""
     step, dense = keys.size("decoder_sparse_step", 1), keys.value("mlp_only_layers") or []
     return [(n + 1) % step == 0 and n not in dense for n in range(count_of_layers(keys))]
 
 
 def between(keys: Keys) -> list[bool]:
-    """Each ``moe_layer_interval``-th layer from one to another one (ERNIE)."""
+    """Every ``moe_layer_interval``-th layer from a first to a last one (ERNIE)."""
     layers, step = count_of_layers(keys), keys.size("moe_layer_interval", 1)
     start, end = keys.size("moe_layer_start_index", 1, 0), keys.size("moe_layer_end_index", -1, -1)
     last = layers - 1 if end == -1 else end
@@ -440,7 +438,7 @@ def between(keys: Keys) -> list[bool]:
 
 
 def interleaved(keys: Keys) -> list[bool]:
-    """The layers of ``moe_layers``, or each ``interleave_moe_layer_step``-th (Llama 4)."""
+    """The layers in ``moe_layers``, or every ``interleave_moe_layer_step``-th (Llama 4)."""
     layers, given = count_of_layers(keys), keys.value("moe_layers")
     if given is not None:
         return [n in given for n in range(layers)]
@@ -449,18 +447,20 @@ def interleaved(keys: Keys) -> list[bool]:
 
 
 def periodic(keys: Keys) -> list[bool]:
-    """Each ``expert_layer_period``-th layer from an offset on (Jamba)."""
+    """Every ``expert_layer_period``-th layer from an offset on (Jamba)."""
     period, offset = keys.size("expert_layer_period", 2), keys.size("expert_layer_offset", 1, 0)
     return [n % period == offset for n in range(count_of_layers(keys))]
 
 
 def shared(key: str = "n_shared_experts", default: int = 0) -> Part:
-    """Experts that all tokens pass, by their number."""
+    """The number of experts that all tokens pass."""
     return lambda keys: {"n_shared_experts": keys.size(key, default, 0)}
 
 
 def shared_wide(key: str, default: int = 0, *, gated: bool = False) -> Part:
-    """Return what all tokens pass beside experts, by its width; ``gated``: times a sigmoid."""
+    """Return the width of the expert that all tokens pass; ``gated``: its result is multiplied by a
+    sigmoid.
+    """
 
     def read(keys: Keys) -> Fields:
         width = keys.size(key, default, 0)
@@ -470,7 +470,9 @@ def shared_wide(key: str, default: int = 0, *, gated: bool = False) -> Part:
 
 
 def delta(heads: tuple[int, int] = (16, 32), widths: tuple[int, int] = (128, 128)) -> Part:
-    """The sizes of gated delta nets; those of keys and of values where the config does not say."""
+    """The sizes of gated delta nets. ``heads`` and ``widths`` are the defaults for keys
+    and values.
+    """
     return lambda keys: {
         "state_groups": keys.size("linear_num_key_heads", heads[0]),
         "state_heads": keys.size("linear_num_value_heads", heads[1]),
@@ -481,8 +483,8 @@ def delta(heads: tuple[int, int] = (16, 32), widths: tuple[int, int] = (128, 128
 
 
 def mamba2(*, inner: str = "") -> Part:
-    """The sizes of Mamba-2 under the keys of Bamba, Granite and Falcon-H1; ``inner``: the key of
-    its width, if it has one.
+    """The sizes of Mamba-2 under the keys of Bamba, Granite and Falcon-H1; ``inner`` is the key of
+    its width, if there is one.
     """
 
     def read(keys: Keys) -> Fields:

@@ -1,5 +1,5 @@
-"""Families whose layers differ, each a line of parts, by the type of its config: in their mixers of
-linear time, alone or among layers of attention, and in the pattern of their attention.
+"""Families whose layers differ, each as a line of parts by ``model_type``: in mixers of linear
+time, alone or between layers of attention, and in the pattern of their attention.
 """
 
 from collections.abc import Callable, Mapping
@@ -49,7 +49,7 @@ _NO_HEADS: Mapping[str, Any] = MappingProxyType(
         "has_mlp": False,
     }
 )
-"""The parts of models without attention and MLPs."""
+"""The fields of models without attention and MLPs."""
 _QWEN = (heads_of(256), biases(), turned(0.25), normed_heads(), delta())
 _GATED: Mapping[str, Any] = MappingProxyType({"attention_gate": "queries", "names": "qwen-moe"})
 _SHARED = shared_wide("shared_expert_intermediate_size", 512, gated=True)
@@ -67,8 +67,8 @@ _LETTERS: Mapping[str, str] = MappingProxyType(
 
 
 def _nemotron_h(keys: Keys) -> Fields:
-    """Layers that are a mixer, attention, an MLP or a mixture, each alone, by their names or by a
-    letter each.
+    """Layers that are a mixer, attention, an MLP or a mixture alone, by their names or by a letter
+    each.
     """
     key = (
         "layers_block_type"
@@ -131,7 +131,7 @@ def _mamba2_alone(keys: Keys) -> Fields:
 
 
 def _granite(keys: Keys) -> Fields:
-    """A mixture with a shared MLP, or where there are no experts the shared MLP alone."""
+    """A mixture with a shared MLP; without experts, only the shared MLP."""
     rotary: Fields = {
         "positions": "rotary" if keys.value("position_embedding_type") == "rope" else "none"
     }
@@ -165,7 +165,9 @@ def _jamba(keys: Keys) -> Fields:
 
 
 def _lfm2(keys: Keys) -> Fields:
-    """Short convolutions and attention; an MLP is narrower than ``intermediate_size``, in steps."""
+    """Short convolutions and attention; an MLP may be narrower than ``intermediate_size``, rounded
+    up to a multiple.
+    """
     width = keys.size("block_ff_dim", keys.size("intermediate_size"))
     if keys.flag("block_auto_adjust_ff_dim", True):
         more = keys.value("block_ffn_dim_multiplier")
@@ -188,8 +190,8 @@ def _convolutions(keys: Keys) -> Fields:
 
 
 def _kimi(keys: Keys) -> Fields:
-    """Latent attention without positions among layers of Kimi's delta attention, which an older
-    file lists by their numbers.
+    """Latent attention without positions between layers of Kimi's delta attention; older files list
+    layers by number.
     """
     inside = keys.inside("linear_attn_config")
     full = inside.value("full_attn_layers")
@@ -216,7 +218,7 @@ def _kimi(keys: Keys) -> Fields:
 
 
 def _olmo(keys: Keys) -> Fields:
-    """Norms come before layers of a delta net, and after those of attention."""
+    """Norms come before layers of a delta net, and after layers of attention."""
     heads, hidden = keys.size("num_attention_heads"), keys.size("hidden_size")
     wide = hidden // heads
     sizes = delta((heads, heads), (int(0.75 * wide), int(2 * 0.75 * wide)))(keys)
@@ -334,8 +336,7 @@ OF_MIXERS: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
 
 
 # -- patterns of attention -------------------------------------------------------------------------
-# Families whose layers differ in their attention beyond a window: in heads, gates, positions and
-# sinks.
+# Families whose layers differ in more than a window: in heads, gates, positions and sinks.
 
 
 _FULL, _WINDOW = "full_attention", "sliding_attention"
@@ -375,7 +376,7 @@ def _kind_of(pattern: Any, n: int) -> str:
 
 
 def _part(keys: Keys, kind: str, default: float) -> float:
-    """The share of a head that has rotary positions in layers of a kind."""
+    """The share of a head that has rotary positions, in layers of a kind."""
     every = keys.inside("rope_parameters")
     return every.inside(kind).share(
         "partial_rotary_factor", keys.share("partial_rotary_factor", default)
@@ -383,7 +384,7 @@ def _part(keys: Keys, kind: str, default: float) -> float:
 
 
 def _laguna(keys: Keys) -> Fields:
-    """Layers have numbers of heads of their own, whose results have a gate each."""
+    """Layers differ in their number of heads, and each head's result has a gate."""
     keys.only(gating=(True, False, "per-head"))
     count, width = count_of_layers(keys), keys.size("head_dim", 128)
     heads = (
@@ -416,7 +417,7 @@ def _laguna(keys: Keys) -> Fields:
 
 
 def _cohere(keys: Keys) -> Fields:
-    """Dense layers come first, with a width of their own."""
+    """Dense layers come first, with their own width."""
     sparse = listed(0)(keys)
     wide = keys.size("prefix_dense_intermediate_size", keys.size("intermediate_size"))
     return {LAYERS: [{} if is_sparse else {"intermediate_size": wide} for is_sparse in sparse]}

@@ -1,4 +1,4 @@
-"""The sizes of encoders, of encoders with a decoder, and of models of images, from their
+"""The sizes of encoders, of encoder-decoder models, and of models of images, from their
 ``config.json``.
 """
 
@@ -31,8 +31,8 @@ from hosim.io.models.whisper import Whisper
 
 
 def _full_layer(keys: Keys) -> Fields:
-    """Return the fields that differ in a layer that sees all keys: wider heads, of which there may
-    be fewer.
+    """Return the fields that differ in a layer that sees all keys: its heads are wider, and there
+    may be fewer.
     """
     found: Fields = {"head_dim": keys.size("global_head_dim", 512)}
     if (
@@ -44,8 +44,8 @@ def _full_layer(keys: Keys) -> Fields:
 
 
 def _full_layers(keys: Keys, full: Sequence[bool]) -> Mapping[int, Fields]:
-    """That of each such layer, by number; ``per_layer_config`` has them as transformers saves them,
-    in as many digits as the last needs.
+    """The fields of each such layer, by number. ``per_layer_config`` has them as transformers saves
+    them; the numbers are padded to the digits of the last.
     """
     said = keys.value("per_layer_config")
     if said is None:
@@ -108,7 +108,9 @@ def _experts(keys: Keys) -> Fields:
 
 
 def _gemma3n(keys: Keys) -> Fields:
-    """Each fifth layer sees all keys, the last ones share theirs, and MLPs may differ in width."""
+    """Every fifth layer sees all keys, the last layers share theirs, and MLPs may
+    differ in width.
+    """
     count, window = count_of_layers(keys), keys.size("sliding_window", 512)
     known: dict[str, Fields] = {
         "sliding_attention": {"sliding_window": window},
@@ -197,8 +199,8 @@ OF_GEMMA4: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
 
 # -- configs of deepseek4
 # --------------------------------------------------------------------------------------------------
-# DeepSeek-V4 from its ``config.json``: layers compress what is far in ways of their own, and
-# several sums go through them.
+# DeepSeek-V4 from its ``config.json``: layers compress distant tokens in different ways, and
+# several residual streams go through them.
 
 _SPARSE, _HEAVY, _NEAR = (
     "compressed_sparse_attention",
@@ -245,7 +247,7 @@ def _attention(keys: Keys) -> Fields:
 
 
 def _routers(keys: Keys) -> Fields:
-    """The first layers choose experts by the token itself."""
+    """The first layers choose experts by the token's number."""
     keys.only(scoring_func="sqrtsoftplus")
     first = keys.size("num_hash_layers", 3, 0)
     known: dict[str, Fields] = {

@@ -1,6 +1,4 @@
-"""Families that are made of known parts: each a line of them, by the type that its ``config.json``
-has.
-"""
+"""Families that consist of known parts: one line of parts for each ``model_type``."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -42,18 +40,18 @@ from hosim.io.models.config_parts import (
 )
 
 # -- decoders whose keys are those of Llama --------------------------------------------------------
-# The sizes of decoders whose keys are those of Llama, most of them with a gate in the MLP, from
-# their ``config.json``: each family a line of parts.
+# The sizes of decoders with the keys of Llama, most of them with a gate in the MLP, from their
+# ``config.json``. Each family is a line of parts.
 
 
 def _dropped(layers: str, embedding: str = "") -> Part:
-    """The shares that training drops of what layers add and of the embedding, by their keys."""
+    """The shares of the layers' results and of the embedding that training drops, by their keys."""
     named = {"dropout": layers, **({"embedding_dropout": embedding} if embedding else {})}
     return lambda keys: {name: keys.share(key, 0.0) for name, key in named.items()}
 
 
 def _local_experts(count: int, top: int) -> Part:
-    """Experts in all layers, as wide as ``intermediate_size``."""
+    """Experts in all layers, of the width ``intermediate_size``."""
     return lambda keys: {
         "num_experts": keys.size("num_local_experts", count),
         "num_experts_per_tok": keys.size("num_experts_per_tok", top),
@@ -70,7 +68,7 @@ def _qwen3_experts(keys: Keys) -> Fields:
 
 
 def _deepseek_experts(dense: int) -> Part:
-    """Routed and shared experts, after ``dense`` layers without where the config does not say."""
+    """Routed and shared experts; by default the first ``dense`` layers have none."""
     return lambda keys: {
         "num_experts": keys.size("n_routed_experts"),
         "num_experts_per_tok": keys.size("num_experts_per_tok"),
@@ -81,7 +79,7 @@ def _deepseek_experts(dense: int) -> Part:
 
 
 _DEEPSEEK = only(attention_bias=False, moe_layer_freq=1)
-"""Its prediction of further tokens is left out, as transformers has it."""
+"""Its layers that predict further tokens are omitted, as in transformers."""
 
 _GEMMA = (
     activation("hidden_activation", "gelu_pytorch_tanh"),
@@ -196,10 +194,10 @@ GATED: Mapping[str, Callable[[Keys], Decoder]] = MappingProxyType(
 
 Reader = Callable[[Keys], Decoder]
 _POST: Mapping[str, Any] = MappingProxyType({"pre_norms": False, "post_norms": True})
-"""Norms of what attention and MLP add, and no others (OLMo-2)."""
+"""Norms only of the results of attention and MLP (OLMo-2)."""
 _PLAIN: Mapping[str, Any] = MappingProxyType({"gated_mlp": False, "norm": "layer"})
 _SIGMOID: Mapping[str, Any] = MappingProxyType({"scores": "sigmoid", "added": "buffer"})
-"""A router of sigmoid scores with a correction, as DeepSeek-V3's."""
+"""A router with sigmoid scores and a correction, as in DeepSeek-V3."""
 
 
 def _groups(first: int, top: int | None = None) -> Any:
@@ -217,7 +215,7 @@ def _internlm_biases(keys: Keys) -> Fields:
 
 
 def _first_full(n: int, keys: Keys) -> str:
-    """Each fourth layer sees all keys, beginning with the first."""
+    """Every fourth layer sees all keys, beginning with the first."""
     return "sliding_attention" if n % 4 else "full_attention"
 
 
@@ -228,7 +226,7 @@ def _late_window(n: int, keys: Keys) -> str:
 
 
 def _exaone(keys: Keys) -> Fields:
-    """The names that older files have."""
+    """The names of keys in older files."""
     act = "activation_function" if keys.value("activation_function") is not None else "hidden_act"
     return {
         "num_hidden_layers": keys.either("num_hidden_layers", "num_layers"),
@@ -237,14 +235,12 @@ def _exaone(keys: Keys) -> Fields:
 
 
 def _all_tokens_pass(keys: Keys) -> Fields:
-    """A shared expert as wide as the others."""
+    """A shared expert of the same width as the others."""
     return {"shared_intermediate_size": keys.size("intermediate_size")}
 
 
 def _llama4(keys: Keys) -> Fields:
-    """Layers with positions have chunks, of which a query sees its own, and norms of heads without
-    weights.
-    """
+    """Layers with positions attend within chunks, and norm their heads without weights."""
     chunk, normed = keys.size("attention_chunk_size", 8192, 0), keys.flag("use_qk_norm", True)
     bare = ["positions" in each for each in bare_layers(keys)[LAYERS]]
     known = {

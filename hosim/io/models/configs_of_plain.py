@@ -1,5 +1,5 @@
-"""The sizes of decoders of layer norms and MLPs without a gate, from their ``config.json``, whose
-keys each family names its own way.
+"""The sizes of decoders with layer norms and MLPs without a gate, from their ``config.json``. Each
+family has its own names for the keys.
 """
 
 from collections.abc import Callable, Mapping
@@ -68,8 +68,8 @@ def _bloom(keys: Keys) -> Decoder:
 
 
 def _falcon(keys: Keys) -> Decoder:
-    """The first architecture has one head of keys or as many as of queries, the new one groups, and
-    by default two norms in a block.
+    """The first architecture has one head of keys or as many as of queries. The new one has groups
+    and, by default, two norms in a block.
     """
     hidden, heads = (
         keys.either("hidden_size", "n_embed"),
@@ -180,7 +180,7 @@ def _gptj(keys: Keys) -> Decoder:
 
 
 def _codegen(keys: Keys) -> Decoder:
-    """GPT-J, whose queries, keys and values are one product."""
+    """GPT-J with one product for queries, keys and values."""
     return replace(_gptj(keys), fused_projections=True)
 
 
@@ -209,7 +209,9 @@ def _gpt_bigcode(keys: Keys) -> Decoder:
 
 
 def _gpt_neo(keys: Keys) -> Decoder:
-    """Layers see all keys or a window, as ``attention_types`` lists them, by default in turns."""
+    """Layers see all keys or a window, as ``attention_types`` lists them; by default they
+    alternate.
+    """
     hidden, heads = keys.size("hidden_size"), keys.either("num_heads", "num_attention_heads")
     layers = keys.either("num_layers", "num_hidden_layers")
     given = keys.value("attention_types") or [[["global", "local"], layers]]
@@ -246,7 +248,7 @@ def _gpt_neo(keys: Keys) -> Decoder:
 
 
 def _plain(keys: Keys, sizes: tuple[int, int, int, int, int, int], **more: Any) -> Decoder:
-    """A decoder of layer norms and MLPs without a gate, whose heads are together as wide as its
+    """A decoder with layer norms and MLPs without a gate, whose heads are together as wide as its
     hidden state.
     """
     if sizes[0] % sizes[2]:

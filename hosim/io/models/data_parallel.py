@@ -1,16 +1,16 @@
-"""A training step of one of several devices that each have their own batch: what they share of a
-model, and what they send for it.
+"""A training step of one of several devices that each have their own batch: the parts of a model
+that they share, and the messages for that.
 
 With ZeRO (Rajbhandari et al., SC 2020) a device keeps its shard of the optimizer states (stage 1),
-of the gradients (2), and of the parameters (3). Stage 3 is as torch's ``fully_shard`` does it
-(FSDP2): each layer is a unit, and what is outside of layers another one. The device keeps fp32
-shards, split by rows. A unit's shards are copied in the step's dtype into a buffer, which is
-gathered in place and copied out; after the unit's passes they are dropped. Gradients are copied
-into a buffer, and each device gets its shard of the sum. Stages 0 to 2 reduce the gradients of each
-unit as they are, without copies into buckets.
+of the gradients (2), and of the parameters (3). Stage 3 follows torch's ``fully_shard`` (FSDP2):
+each layer is a unit, and everything outside of layers is another one. The device keeps fp32 shards,
+split by rows. A unit's shards are copied in the step's dtype into a buffer, which is gathered in
+place and copied out; after the unit's passes they are dropped. Gradients are copied into a buffer,
+and each device gets its shard of the sum. Stages 0 to 2 reduce the gradients of each unit in place,
+without copies into buckets.
 
-Of devices that share experts each ``run.expert``-th has the same ones: a layer's experts are a unit
-of their own, which fewer share.
+If devices share experts, each ``run.expert``-th device has the same ones: a layer's experts are a
+unit of their own, which fewer devices share.
 """
 
 import re
@@ -35,21 +35,21 @@ from hosim.io.models.optimizer import (
 from hosim.io.models.tape import Learned, Tape, Value
 
 GATHER, REDUCE = "gather", "reduce"
-"""The streams of collectives: of parameters, and of gradients."""
+"""The streams of collectives: those that gather parameters, and those that reduce gradients."""
 
 _EXPERTS = "experts"
 _ROOT = "root"
-"""The unit of parameters outside of layers, in names."""
+"""The name of the unit of parameters outside of layers."""
 
 _UNIT = re.compile(r"^(.*?\.\d+)\.")
 _PLACE = re.compile(rf"^({re.escape(RECOMPUTE)}|{re.escape(BACKWARD)})?(micro\d+\.)?")
 
 Place = tuple[bool, str]
-"""True for an op of a backward pass, and its micro-batch."""
+"""True for an op of a backward pass, and the op's micro-batch."""
 
 
 def unit_of(parameter: str) -> str:
-    """The unit of a parameter: its layer, or the empty name of what is outside of layers.
+    """The unit of a parameter: its layer, or an empty name if it is outside of layers.
 
     >>> unit_of("model.layers.3.mlp.experts.7.down_proj"), unit_of("lm_head.weight")
     ('model.layers.3', '')
@@ -65,20 +65,20 @@ def shared_step(
     of_own_tokens: Sequence[Value],
     run: Run,
 ) -> Graph:
-    """The passes in ``base``, of one device, with what ``run.data`` devices send each other, and
-    the optimizer.
+    """Return the passes in ``base``, of one device, with the messages between ``run.data`` devices,
+    and the optimizer.
 
-    ``gradients`` are those of each micro-batch apart where devices reduce each, else one list of
-    what they add up to. Those ``of_own_tokens`` are parts, which devices that share layers add up
-    one by one before a unit's are reduced, as FSDP2 does with tensor and sequence parallelism.
+    ``gradients`` has one list for each micro-batch if devices reduce each, else one list with their
+    sums. The gradients ``of_own_tokens`` are partial: devices that share layers add them up one by
+    one before a unit's gradients are reduced, as FSDP2 does with tensor and sequence parallelism.
     """
     return _Sharing(base, parameters, gradients, of_own_tokens, run).graph()
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """The ops from position ``first`` on for which a unit is gathered once; ``issued`` is where its
-    gathering is listed.
+    """The ops from position ``first`` on that use one gathering of a unit. ``issued`` is the
+    position at which the gathering is listed.
     """
 
     unit: str
@@ -88,12 +88,12 @@ class Visit:
 
 
 def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, ...]:
-    """Return the number of times that each unit is gathered, by first use; ``units`` has the unit
-    of each parameter.
+    """Return the visits of all units, one for each time that a unit is gathered, by first use;
+    ``units`` has the unit of each parameter.
 
-    A unit is issued ``run.prefetch`` visits ahead, though not before the pass that needs it. What
-    is outside of layers stays from the forward to the end of the backward pass, and so do layers
-    that are not resharded.
+    A unit is issued ``run.prefetch`` visits ahead, but not before the pass that needs it.
+    Parameters outside of layers stay from the forward pass to the end of the backward pass, and so
+    do layers that are not resharded.
     """
     first: dict[tuple[str, Place], int] = {}
     begun: dict[Place, int] = {}
@@ -105,7 +105,7 @@ def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, .
             if unit is not None:
                 around = unit.removesuffix(
                     f".{_EXPERTS}"
-                )  # the layer, which is there before its experts in each pass
+                )  # the layer, which is gathered before its experts in each pass
                 first.setdefault((around, stays(around, place, run)), i)
                 first.setdefault((unit, stays(unit, place, run)), i)
     found: list[Visit] = []
@@ -119,7 +119,7 @@ def visits_of(base: Graph, units: Mapping[str, str], run: Run) -> tuple[Visit, .
 
 
 def place_of(op: Op) -> Place:
-    """Return whether an op is of a backward pass, recomputation being part of it, and of which
+    """Return whether an op belongs to a backward pass, which includes recomputation, and its
     micro-batch.
     """
     found = _PLACE.match(op.name)
@@ -128,12 +128,12 @@ def place_of(op: Op) -> Place:
 
 
 def stays(unit: str, place: Place, run: Run) -> Place:
-    """The place of the visit that an op in ``place`` finds a unit in."""
+    """The place of the visit in which an op in ``place`` finds a unit."""
     return place if unit and run.reshard else (False, place[1])
 
 
 class _Sharing:
-    """The walk over the ops of one device that adds what devices send each other."""
+    """The walk over the ops of one device that adds the messages between devices."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class _Sharing:
     def graph(self) -> Graph:
         self._tensors()
         visits = visits_of(self.base, self.unit, self.run) if self.run.zero == 3 else ()
-        # a visit's copies out come before the gathering that is issued then, and after its own
+        # a visit copies out after its own gathering, and before the gathering that is issued then
         events = sorted(
             chain(*([(v.issued, j, False), (v.first, j, True)] for j, v in enumerate(visits)))
         )
@@ -246,11 +246,11 @@ class _Sharing:
     # ----------------------------------------------------------------------------------------------
 
     def _elements(self, parameter: Value) -> int:
-        """Elements of a parameter's shard: of its rows (stage 3) or its elements, padded where the
+        """The elements of a parameter's shard: of its rows (stage 3) or its elements, padded if the
         devices cannot share them evenly.
 
-        The rows of experts are experts, or those of each of them where there are more devices, as
-        in torchtitan.
+        The rows of experts are experts, or the rows of each expert if there are more devices than
+        experts, as in torchtitan.
         """
         unit = self.unit[parameter.tensor]
         devices, size = self.devices[unit], prod(parameter.shape)
@@ -334,8 +334,8 @@ class _Sharing:
         self.copied_out.append(whole.tensor)
 
     def _share(self, unit: str, shards: Sequence[Value], elsewhere: Collection[str]) -> None:
-        """Each device sends the others its updated part of a unit: in place, or for the parameters
-        that were updated ``elsewhere`` as ``shards``, which came from another processor.
+        """Send the device's updated part of a unit to the others: in place, or, for the parameters
+        that were updated ``elsewhere``, from ``shards``, which came from another processor.
         """
         size = self._flat(unit, self.run.dtype).size
         name = f"optimizer.{unit or _ROOT}.all_gather"
@@ -348,7 +348,7 @@ class _Sharing:
     # ----------------------------------------------------------------------------------------------
 
     def _scattered(self, unit: str, prefix: str, gradients: Sequence[Value], dtype: str) -> Value:
-        """The part of this device of the sum of gradients, in fp32 with ZeRO-3."""
+        """The device's part of the sum of gradients, in fp32 with ZeRO stage 3."""
         flat = self._flat(unit, dtype)
         shape = (flat.shape[0] // self.devices[unit],)
         made: dict[str, Any] = {"inputs": gradients, "result_kind": "gradient"}
@@ -408,8 +408,8 @@ def _prefix(visit: Visit) -> str:
 
 
 def _copied(t: Tape, op: Op, names: Mapping[int, str], deps: Sequence[str]) -> None:
-    """Emit an op of another graph on a tape, after ``deps``; ``names`` says what each tensor that
-    it uses is called here.
+    """Emit an op of another graph on a tape, after ``deps``; ``names`` has the name here of each
+    tensor that it uses.
     """
     t.reserve(op.name)
     inputs, outputs, mutates = [

@@ -1,5 +1,5 @@
-"""Decoder language models: from GPT-2 to DeepSeek-V3 they are one family with different sizes and
-options.
+"""Decoder language models: from GPT-2 to DeepSeek-V3, one family with different sizes
+and options.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,14 +37,14 @@ from hosim.io.models.tape import Tape, Value
 
 # -- alternating updates
 # --------------------------------------------------------------------------------------------------
-# Several hidden states beside each other, of which a layer computes one and predicts and corrects
-# the others (AltUp, Gemma 3n).
+# Several hidden states side by side: a layer computes one of them, and predicts and corrects the
+# others (AltUp, Gemma 3n).
 #
 # References ---------- C. Baykal et al., Alternating Updates for Efficient Transformers, 2023.
 
 
 def states_of(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """``x`` and a product of it for each other state, [batch, tokens, states * hidden]."""
+    """``x`` and a projection of it for each other state, [batch, tokens, states * hidden]."""
     others = [
         projected(t, run, f"altup_projections.{n}", x, config.hidden_size)
         for n in range(config.streams - 1)
@@ -53,7 +53,7 @@ def states_of(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def state_after(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """The mean of the first state and of a product of each other one."""
+    """The mean of the first state and of a projection of each other state."""
     one = _first(config, x)
     others = [
         projected(t, run, f"altup_unembed_projections.{n}", one, config.hidden_size)
@@ -77,8 +77,8 @@ def updated(
     mixed: Callable[[Value], Value],
     mlp: Callable[[Value], Value],
 ) -> Value:
-    """All states after a layer, whose attention and MLP are ``mixed`` and ``mlp`` and read the
-    first state alone.
+    """Return all states after a layer. Its attention and MLP, ``mixed`` and ``mlp``, read only the
+    first state.
     """
     names = NAMES[config.names]
     predicted = _mixture(t, config, run, x, "prediction_coefs", config.streams**2, [x])
@@ -120,7 +120,9 @@ def _first(config: Decoder, x: Value) -> Value:
 def _mixture(
     t: Tape, config: Decoder, run: Run, x: Value, name: str, count: int, mixed: list[Value]
 ) -> Value:
-    """States by ``count`` weights of each token, which its first state gives."""
+    """Return the states mixed by ``count`` weights of each token, which are computed from its first
+    state.
+    """
     rows = (x.shape[0], x.shape[1])
     with t.scope("altup"):
         normed = scale(
@@ -156,8 +158,8 @@ def through(
     names: tuple[str, str],
     half: Callable[[Value], Value],
 ) -> Value:
-    """The streams ``x`` after one half of a layer: it reads one mixture of them, and its result is
-    added to another.
+    """Return the streams ``x`` after one half of a layer. It reads one mixture of them, and its
+    result is added to another.
 
     ``names`` are those of the weights' module and of the norm.
     """
@@ -179,7 +181,7 @@ def through(
 
 
 def collapsed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """The sum of the streams that the output layer reads."""
+    """The weighted sum of the streams, which the output layer reads."""
     with t.scope("hc_head"):
         weights = _weights(t, run, x, config.streams, 1, ("hc_fn", "hc_base", "hc_scale"))
         shape = (*x.shape[:-1], config.hidden_size)
@@ -189,8 +191,8 @@ def collapsed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 def _weights(
     t: Tape, run: Run, x: Value, count: int, scales: int, names: tuple[str, str, str]
 ) -> Value:
-    """``count`` weights of each token from all its streams, in fp32: a product, and a kernel that
-    makes them sum to one.
+    """Return ``count`` weights of each token in fp32, from all its streams: a product, and a kernel
+    that makes them sum to one.
     """
     shapes = ((count, x.shape[-1]), (count,), (scales,))
     factor, base, scale = [
@@ -215,7 +217,9 @@ def _weights(
 
 
 def decoder(t: Tape, config: Decoder, run: Run) -> Value:
-    """The loss in training (a stage that is not the last: what it sends on), else the logits."""
+    """Return the loss in training, else the logits; a pipeline stage before the last one returns
+    what it sends.
+    """
     first, last = run.stage == 0, run.stage == run.pipeline - 1
     names = NAMES[config.names]
     with t.scope(names.model):
@@ -263,7 +267,7 @@ def decoder(t: Tape, config: Decoder, run: Run) -> Value:
 
 
 def _embedded(t: Tape, config: Decoder, run: Run) -> Value:
-    """The tokens' entries in the table, with what the family adds to them."""
+    """The embeddings of the tokens, with what the family adds to them."""
     names, shape = NAMES[config.names], (run.batch, run.tokens)
     ids = t.held("input_ids", shape, "int64", "input")
     x = all_reduced(
@@ -334,14 +338,16 @@ def _head(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _turned_width(config: Decoder) -> int:
-    """Return the width of the part of a layer's head that has rotary positions; 0: nothing."""
+    """Return the width of the part of a layer's head that has rotary positions; 0 if
+    there is none.
+    """
     if config.positions != "rotary" or not config.mixer.startswith("attention"):
         return 0
     return config.qk_rope_head_dim or config.rotary_width or config.head_dim
 
 
 def _all_turns(t: Tape, config: Decoder, run: Run) -> Mapping[int, tuple[Value, Value]]:
-    """Cosines and sines for each width that is turned in some layer."""
+    """The cosines and sines for each width that has rotary positions in some layer."""
     kinds = [replace(config, **dict(kind), kinds=(), pattern=()) for kind in config.kinds] or [  # type: ignore[arg-type]
         config
     ]
@@ -353,7 +359,7 @@ def _all_turns(t: Tape, config: Decoder, run: Run) -> Mapping[int, tuple[Value, 
 
 
 def _rotary(t: Tape, run: Run, width: int, scope: str) -> tuple[Value, Value]:
-    """Cosines and sines of every position; they have no gradient."""
+    """The cosines and sines of every position; they have no gradient."""
     shape = (1, run.tokens, width)
     with t.scope(scope):
         angles = t.op(
@@ -369,14 +375,18 @@ def _rotary(t: Tape, run: Run, width: int, scope: str) -> tuple[Value, Value]:
 
 
 def _slopes(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
-    """Return by how much each head's scores fall with the distance of a key."""
+    """Return the slopes by which each head's scores fall with the distance of a key; empty without
+    them.
+    """
     if config.positions != "alibi":
         return ()
     return (t.held("alibi_slopes", (config.num_attention_heads // run.tensor,), "fp32", "buffer"),)
 
 
 def _mask(t: Tape, run: Run) -> Value | None:
-    """The mask of the keys that each query sees; the causal kernel and a single query need none."""
+    """The mask of the keys that each query sees; None for the causal kernel and for a
+    single query.
+    """
     if run.attention == "causal" or run.phase == "decode":
         return None
     return t.ops("mask", "elementwise", [], [((1, 1, run.sequence, run.sequence), "bool")])[0]
@@ -420,8 +430,8 @@ def _layer(t: Tape, config: Decoder, run: Run, n: int, x: Value, shared: Positio
 
 
 def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions) -> Value:
-    """Return the result of attention, another mixer of tokens, or both beside each other for
-    ``inside``.
+    """Return the result of attention for ``inside``, of another mixer of tokens, or of both side by
+    side.
     """
 
     def attend() -> Value:
@@ -436,7 +446,9 @@ def _mixed(t: Tape, config: Decoder, run: Run, inside: Value, shared: Positions)
 
 
 def _with_mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value, inputs: Value | None) -> Value:
-    """``x`` plus what the MLP or the mixture makes of it, and of the layer's own input."""
+    """``x`` plus the result of the MLP or the mixture and, if the layer has one, of its
+    own input.
+    """
     names = NAMES[config.names]
     y = _mlp(
         t,

@@ -1,5 +1,5 @@
-"""Layers with their parameters: a linear one, a layer norm, an embedding table, attention of equal
-heads, an MLP of two layers.
+"""Layers with their parameters: linear, layer norm, embedding table, attention of equal heads, and
+an MLP of two layers.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,8 +44,8 @@ def projected(
     bias: bool = False,
     copies: tuple[int, int] = (0, 1),
 ) -> Value:
-    """A linear layer ``name`` to ``width`` that is one op of its name; ``copies``: how many of its
-    last rows how many devices have.
+    """A linear layer ``name`` to ``width``, emitted as one op of that name. ``copies`` has the
+    number of its last rows that are copies, and the number of devices that have them.
     """
     weight = factor(t, run, f"{name}.weight", (width, x.shape[-1]))
     offset = t.parameter(f"{name}.bias", (width,), run.dtype) if bias else None
@@ -56,8 +56,8 @@ def projected(
 
 
 def adapted(t: Tape, run: Run, name: str, x: Value, y: Value) -> Value:
-    """``y``, the result of a projection ``name`` of ``x``, plus that of its adapter, if it has one
-    (LoRA, E. Hu et al., ICLR 2022): two products, a factor, and the sum.
+    """Return ``y``, the result of a projection ``name`` of ``x``, plus the result of its adapter,
+    if it has one (LoRA, E. Hu et al., ICLR 2022): two products, a factor, and the sum.
     """
     rank, modules = run.lora_rank, run.lora_modules
     if rank is None or (modules is not None and name not in modules.split("/")):
@@ -94,7 +94,7 @@ def factor(
 def convolution(
     t: Tape, run: Run, label: str, x: Value, factor: tuple[int, ...], made: tuple[int, ...]
 ) -> Value:
-    """A convolution of ``x`` by a weight of the shape ``factor``, [width, ...], and its bias; the
+    """Convolve ``x`` with a weight of the shape ``factor``, [width, ...], and add a bias; the
     result has the shape ``made``, [..., width].
     """
     weight = t.parameter("weight", factor, run.dtype)
@@ -114,7 +114,7 @@ def convolution(
 
 
 def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Value:
-    """A layer norm ``name``; ``affine``: with weight and bias."""
+    """A layer norm ``name``, with weight and bias if it is ``affine``."""
     with t.scope(name):
         shape = x.shape[-1:]
         return layer_norm(
@@ -126,14 +126,14 @@ def normed(t: Tape, run: Run, name: str, x: Value, *, affine: bool = True) -> Va
 
 
 def looked_up(t: Tape, run: Run, name: str, ids: Value, entries: int, width: int) -> Value:
-    """An embedding table ``name`` at ``ids``."""
+    """The rows ``ids`` of an embedding table ``name``."""
     with t.scope(name):
         return embedding(t, table(t, run, "weight", entries, width, prod(ids.shape)), ids)
 
 
 def table(t: Tape, run: Run, name: str, entries: int, width: int, rows: int) -> Value:
-    """An embedding table ``name``; in inference the ``rows`` that are read are a part, as if all
-    were different.
+    """An embedding table ``name``. In inference, the ``rows`` that are read are a part of it; they
+    count as all different.
     """
     read = min(entries, rows)
     return t.parameter(
@@ -147,8 +147,8 @@ def table(t: Tape, run: Run, name: str, entries: int, width: int, rows: int) -> 
 def attended(
     t: Tape, run: Run, q: Value, k: Value, v: Value, heads: int, *, causal: bool = False
 ) -> Value:
-    """Attention of equal heads over ``q``, ``k`` and ``v`` [batch, tokens, heads * width];
-    ``causal``: only over earlier tokens.
+    """Attention of equal heads over ``q``, ``k`` and ``v`` [batch, tokens, heads * width]; if
+    ``causal``, only over earlier tokens.
     """
 
     def by_head(x: Value) -> Value:
@@ -169,13 +169,13 @@ def gelu_new(t: Tape, run: Run, x: Value) -> Value:
     """The tanh approximation of GELU: op by op as in transformers, or ``fused`` as one kernel."""
     if run.fused:
         return gelu(t, run, x)
-    half = scale(t, x)  # made first, and kept while the rest is
+    half = scale(t, x)  # made first, and live until the last op
     inside = scale(t, add(t, x, scale(t, square(t, x))))
     return mul(t, half, scale(t, activation(t, inside, "tanh", keeps="output"), "add"))
 
 
 def activated(t: Tape, run: Run, name: str, x: Value) -> Value:
-    """The activation ``name`` as a config has it."""
+    """The activation that a config calls ``name``."""
     if name == "gelu_new":
         return gelu_new(t, run, x)
     return activation(t, x, name, keeps="output" if name == "relu" else "input")
@@ -198,8 +198,8 @@ def mlp(
 def repeated(
     t: Tape, run: Run, numbers: range, name: str, x: Value, layer: Callable[[Value], Value]
 ) -> Value:
-    """``x`` after a layer for each of ``numbers``, whose scope is ``name`` and its number; of those
-    that are checkpointed only the input is kept.
+    """Return ``x`` after a layer for each of ``numbers``, in a scope of ``name`` and the number. Of
+    checkpointed layers only the input is kept.
     """
     for n in numbers:
 
@@ -214,8 +214,8 @@ def repeated(
 def scored(
     t: Tape, run: Run, x: Value, weight: Value, bias: Value | None, label: str, kernel: str = "gemm"
 ) -> Value:
-    """The loss of the last product of a model in training, else its result; ``kernel``: that of the
-    latter.
+    """Return the loss of a model's last product in training, else its result; ``kernel`` is the
+    kernel for the latter.
     """
     classes, width = weight.shape
     if run.training:

@@ -1,7 +1,8 @@
-"""A decoder's layer as inference engines run it: few kernels, each with what is beside it inside.
+"""A decoder's layer in inference engines: few kernels, each fused with the elementwise work around
+it.
 
-The projections of one input are one product; rotary positions and the write of the cache are part
-of attention, the residual sum part of the norm after it, and a mixture of experts is one kernel
+The projections of one input are one product. Rotary positions and the write of the cache are part
+of attention, and the residual sum is part of the norm after it. A mixture of experts is one kernel
 that sorts, multiplies and adds up.
 """
 
@@ -41,9 +42,10 @@ from hosim.io.models.tape import Tape, Value
 def engine_layer(
     t: Tape, config: Decoder, run: Run, n: int, x: Value, pending: Value | None, shared: Positions
 ) -> tuple[Value, Value]:
-    """The sum so far and what the layer adds to it.
+    """Return the sum so far and the tensor that the layer adds to it.
 
-    ``pending`` is what the layer before adds; ``shared`` has what attention reads of positions.
+    ``pending`` is the tensor that the previous layer adds; ``shared`` has the positions for
+    attention.
     """
     names = NAMES[config.names]
     if config.mixer == "none":
@@ -68,7 +70,7 @@ def _with_mlp(
     pending: Value | None,
     inputs: Value | None,
 ) -> tuple[Value, Value]:
-    """The sum so far, and what the MLP or the mixture adds to it."""
+    """Return the sum so far, and the tensor that the MLP or the mixture adds to it."""
     names = NAMES[config.names]
     x, inside = _entering(t, config, run, names.before_mlp, x, pending)
     y = _mlp(t, config, run, n, inside)
@@ -84,8 +86,8 @@ def _with_mlp(
 def _entering(
     t: Tape, config: Decoder, run: Run, name: str, x: Value, pending: Value | None
 ) -> tuple[Value, Value]:
-    """The sum of ``x`` and ``pending``, and what a half of the layer reads of it: a norm, or where
-    norms come after, the sum itself.
+    """Return the sum of ``x`` and ``pending``, and the input of a half of the layer: its norm, or
+    the sum itself if norms come after.
     """
     if config.pre_norms:
         return added_norm(t, config, run, name, x, pending)
@@ -116,7 +118,7 @@ def _mlp(t: Tape, config: Decoder, run: Run, n: int, x: Value) -> Value:
 
 
 def _normed(t: Tape, config: Decoder, run: Run, both: Value, heads: int, kv_heads: int) -> Value:
-    """Queries and keys, whose heads are normed in one kernel."""
+    """Norm the heads of queries and keys in one kernel."""
     names, norms = NAMES[config.names], []
     for name, count in (("q", heads), *([] if config.shares_keys else [("k", kv_heads)])):
         with t.scope(getattr(names, f"{name}_norm")):
@@ -182,8 +184,8 @@ def _attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) 
 def _keys_of(
     t: Tape, config: Decoder, run: Run, both: Value, shared: Positions
 ) -> tuple[Cache | None, tuple[Value, ...]]:
-    """The cache of the layer's keys, and what else has them: the product of an earlier layer whose
-    keys it shares.
+    """Return the cache of the layer's keys, and other tensors that hold them: the product of an
+    earlier layer whose keys it shares.
     """
     key = config.sliding_window > 0
     if not config.shares_keys:
@@ -259,7 +261,7 @@ def _mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None 
 
 
 def _routed(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
-    """The weights of the experts that the router chooses for each token, and their numbers."""
+    """Return the weights and the numbers of the experts that the router chooses for each token."""
     gate, shape = NAMES[config.names].router, (x.rows, config.num_experts_per_tok)
     offset = (
         t.parameter(f"{gate}.bias", (config.num_experts,), run.dtype)

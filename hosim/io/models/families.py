@@ -15,8 +15,8 @@ from hosim.io.models.whisper import Whisper, whisper
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``forward`` gives the loss in training, else the result; ``defaults`` are those of
-    :class:`Run` that differ for it.
+    """A family of models. ``forward`` returns the loss in training, else the result. ``defaults``
+    has the defaults of :class:`Run` that differ for the family.
 
     ``takes`` are the fields of :class:`Run` that it uses.
     """

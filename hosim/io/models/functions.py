@@ -1,7 +1,8 @@
-"""The functions that models are made of: on values of a tape, each with the ops of its gradient.
+"""The functions that models are made of. They work on values of a tape, and each has the ops of its
+gradient.
 
-The ops are those of eager PyTorch, at the granularity of its kernels: a gradient keeps what torch's
-formula keeps. Views have no op.
+The ops are those of eager PyTorch, with the granularity of its kernels: a gradient keeps what
+torch's formula keeps. Views have no op.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from hosim.io.models.tape import ITEM_BYTES, Tape, Value
 SCALAR: tuple[int, ...] = ()
 
 LOSSES = ("whole", "compiled", "chunked")
-"""The ways to compute the loss of a decoder from the result of its last layer."""
+"""The ways to compute a decoder's loss from the result of its last layer."""
 
 
 def linear(
@@ -25,8 +26,8 @@ def linear(
 ) -> Value:
     """``x @ weight.T + bias``; ``weight`` is [out, in].
 
-    The gradients of a weight that computes in fp8 do, too: of the output one rounded to fp8, and
-    ``x`` as it was rounded going forward.
+    If the weight computes in fp8, so do the gradients: they read the output's gradient rounded to
+    fp8, and ``x`` as it was rounded in the forward pass.
     """
     wide, narrow = weight.shape
     flops = 2 * x.rows * wide * narrow
@@ -46,8 +47,7 @@ def linear(
     )
 
     def gradient(g: Value) -> None:
-        # a gradient's tensor is added to in place later on, so that what is rounded of it stands
-        # for nothing else
+        # later additions change a gradient's tensor in place, so its rounded copy is not reused
         arrived, factor = operands(t, replace(g, node=0), weight, once=True)
         how: dict[str, Any] = {"flops": flops, "kernel": "gemm", "computes": factor.computes}
         if x.node:
@@ -85,8 +85,8 @@ def linear(
 
 
 def operands(t: Tape, x: Value, weight: Value, *, once: bool = False) -> tuple[Value, Value]:
-    """``x`` and ``weight`` as a product reads them: a narrower ``x`` beside some packed weights,
-    others unpacked first.
+    """``x`` and ``weight`` as a product reads them: some packed weights need a narrower ``x``,
+    others are unpacked first.
     """
     if weight.dtype in FOR_TRANSFER or (weight.dtype in SEPARATE and x.rows > 1):
         return x, t.op("dequantise", "copy", [weight], weight.shape, x.dtype)
@@ -104,7 +104,7 @@ def operands(t: Tape, x: Value, weight: Value, *, once: bool = False) -> tuple[V
 
 
 def add(t: Tape, a: Value, b: Value, label: str = "add") -> Value:
-    """``a + b``; the smaller one is repeated."""
+    """``a + b``; the smaller one is broadcast."""
     y = t.op(label, "elementwise", [a, b], _wider(a, b).shape, _wider_dtype(a, b))
 
     def gradient(g: Value) -> None:
@@ -116,7 +116,7 @@ def add(t: Tape, a: Value, b: Value, label: str = "add") -> Value:
 
 
 def mul(t: Tape, a: Value, b: Value, label: str = "mul") -> Value:
-    """``a * b``; the smaller one is repeated."""
+    """``a * b``; the smaller one is broadcast."""
     y = t.op(label, "elementwise", [a, b], _wider(a, b).shape, _wider_dtype(a, b))
 
     def gradient(g: Value) -> None:
@@ -136,7 +136,7 @@ def mul(t: Tape, a: Value, b: Value, label: str = "mul") -> Value:
 
 
 def scale(t: Tape, x: Value, label: str = "mul") -> Value:
-    """``x`` times a number, or plus one."""
+    """``x`` times a number, or plus a number."""
     return t.note(
         t.op(label, "elementwise", [x], x.shape),
         lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g], x.shape)),
@@ -167,7 +167,7 @@ def square(t: Tape, x: Value, label: str = "pow") -> Value:
 
 
 def mean(t: Tape, x: Value, label: str = "mean") -> Value:
-    """Over the last extent, which becomes 1."""
+    """The mean over the last dimension, which becomes 1."""
     return t.note(
         t.op(label, "reduction", [x], (*x.shape[:-1], 1)),
         lambda g: t.give(x, t.op(f"{label}.grad", "elementwise", [g], x.shape)),
@@ -187,8 +187,8 @@ def cast(t: Tape, x: Value, dtype: str, label: str = "to") -> Value:
 def copied(
     t: Tape, x: Value, shape: tuple[int, ...] | None = None, label: str = "reshape"
 ) -> Value:
-    """``x`` in memory of its own: what a reshape does that no view can give. A larger ``shape``
-    repeats it.
+    """A copy of ``x`` in memory of its own, as for a reshape that no view can express. A larger
+    ``shape`` repeats it.
     """
     wanted = shape or x.shape
     y = t.op(label, "copy", [x], wanted)
@@ -202,8 +202,8 @@ def copied(
 
 
 def concatenated(t: Tape, parts: Sequence[Value], label: str = "cat") -> Value:
-    """Along the last extent; a part with fewer rows is repeated. The parts' gradients are views of
-    the whole's, or sums.
+    """The parts, concatenated along the last dimension; a part with fewer rows is repeated. The
+    parts' gradients are views of the result's gradient, or sums.
     """
     rows = max(p.rows for p in parts)
     shape = next(p.shape[:-1] for p in parts if p.rows == rows)
@@ -229,8 +229,8 @@ def concatenated(t: Tape, parts: Sequence[Value], label: str = "cat") -> Value:
 
 
 def split(t: Tape, x: Value, sizes: Sequence[int], label: str = "split") -> list[Value]:
-    """Views of ``x`` along its last extent. Going backward their gradients are put together
-    again.
+    """Views of ``x`` along its last dimension. In the backward pass their gradients are
+    concatenated.
     """
     whole = t.alias(x)
     parts = [replace(t.alias(whole), shape=(*x.shape[:-1], n)) for n in sizes]
@@ -238,7 +238,7 @@ def split(t: Tape, x: Value, sizes: Sequence[int], label: str = "split") -> list
         return parts
     arrived: dict[int, Value] = {}
 
-    # the first part is the last to be met going backward: by then those of the others have arrived
+    # the backward pass meets the first part last: by then the gradients of the others have arrived
     def first(g: Value) -> None:
         together = [g, *arrived.values()]
         t.give(
@@ -262,7 +262,7 @@ def split(t: Tape, x: Value, sizes: Sequence[int], label: str = "split") -> list
 
 
 def embedding(t: Tape, weight: Value, ids: Value, label: str = "embedding") -> Value:
-    """Rows of ``weight`` [entries, n] by number."""
+    """The rows ``ids`` of ``weight`` [entries, n]."""
     shape = (*ids.shape, weight.shape[-1])
     result = prod(shape) * ITEM_BYTES[weight.dtype]
     y = t.op(
@@ -292,8 +292,8 @@ def embedding(t: Tape, weight: Value, ids: Value, label: str = "embedding") -> V
 
 
 def gathered(t: Tape, x: Value, index: Value, rows: int, label: str = "index") -> Value:
-    """``rows`` rows of ``x`` [n, width] by number; going backward they are added up where they came
-    from.
+    """``rows`` rows of ``x`` [n, width], selected by ``index``. In the backward pass they are added
+    to the rows that they came from.
     """
     shape = (rows, *x.shape[1:])
     size = prod(shape) * ITEM_BYTES[x.dtype]
@@ -313,7 +313,7 @@ def gathered(t: Tape, x: Value, index: Value, rows: int, label: str = "index") -
 
 
 def summed(t: Tape, x: Value, shape: tuple[int, ...], label: str = "sum") -> Value:
-    """``x`` added up to ``shape``; its gradient repeats a view."""
+    """``x`` summed to ``shape``; its gradient is expanded and copied."""
     return t.note(
         t.op(label, "reduction", [x], shape),
         lambda g: t.give(x, t.op(f"{label}.grad", "copy", [g], x.shape)),
@@ -321,7 +321,7 @@ def summed(t: Tape, x: Value, shape: tuple[int, ...], label: str = "sum") -> Val
 
 
 def softmax(t: Tape, x: Value, dtype: str | None = None, label: str = "softmax") -> Value:
-    """Over the last extent, in ``dtype``."""
+    """The softmax over the last dimension, in ``dtype``."""
     kept = dtype or x.dtype
     workspace = x.size * ITEM_BYTES[kept] // ITEM_BYTES[x.dtype] if kept != x.dtype else 0
     y = t.op(label, "softmax", [x], x.shape, kept, workspace=workspace)
@@ -331,8 +331,8 @@ def softmax(t: Tape, x: Value, dtype: str | None = None, label: str = "softmax")
 
 
 def _masked(t: Tape, label: str, inputs: Sequence[Value]) -> tuple[Value, ...]:
-    """A random op: a result like its first input, and the mask of what it leaves. Run again, as in
-    a checkpoint, it draws the same.
+    """A random op with two results: one like its first input, and the mask of the kept elements. If
+    it runs again, as in a checkpoint, it draws the same.
     """
     t.builder.meta[SEEDED] = True
     shape = inputs[0].shape
@@ -340,7 +340,7 @@ def _masked(t: Tape, label: str, inputs: Sequence[Value]) -> tuple[Value, ...]:
 
 
 def dropout(t: Tape, x: Value, rate: float, label: str = "dropout") -> Value:
-    """Zeroes some of ``x`` in training, where it keeps which."""
+    """``x`` after dropout, which training applies and whose mask it keeps."""
     if not rate or not t.training:
         return x
     y, mask = _masked(t, label, [x])
@@ -350,7 +350,7 @@ def dropout(t: Tape, x: Value, rate: float, label: str = "dropout") -> Value:
 def dropout_added(
     t: Tape, x: Value, y: Value, rate: float, label: str, *, fused: bool = False
 ) -> Value:
-    """``x`` plus what dropout leaves of ``y``; ``fused``: as one kernel."""
+    """``x`` plus ``y`` after dropout; as one kernel if ``fused``."""
     if not fused or not rate or not t.training:
         return add(t, x, dropout(t, y, rate), label)
     z, mask = _masked(t, label, [x, y])
@@ -386,8 +386,8 @@ def cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
 
 
 def compiled_cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
-    """The same as one kernel each way, as a compiler fuses it: of each row the logarithm of a sum
-    is kept, and the logits as they are.
+    """The same loss with a kernel for the sums and one for each way, as a compiler fuses it: it
+    keeps the logarithm of a sum for each row, and the logits unchanged.
     """
     sums = t.op("log_sum_exp", "reduction", [logits], (logits.rows, 1), "fp32")
     return t.note(
@@ -413,12 +413,12 @@ def compiled_cross_entropy(t: Tape, logits: Value, labels: Value) -> Value:
 
 
 def chunked_loss(t: Tape, x: Value, weight: Value, labels: Value) -> Value:
-    """Head and mean loss for a chunk of the rows at a time, with their gradients, so that no
+    """Head and mean loss for one chunk of the rows at a time, with their gradients, so that no
     chunk's logits are kept.
 
-    As many chunks as the vocabulary is wider than the hidden state, rounded up to a power of two:
-    then the logits of one take about what all of ``x`` does (Liger Kernel, P.-L. Hsu et al., arXiv
-    2410.10989, section 3.2). ``x`` is [rows, n], ``weight`` [classes, n].
+    The number of chunks is the ratio of the vocabulary to the hidden size, rounded up to a power of
+    two: the logits of one chunk then take about as much as ``x`` (Liger Kernel, P.-L. Hsu et al.,
+    arXiv 2410.10989, section 3.2). ``x`` is [rows, n], ``weight`` [classes, n].
     """
     classes, width = weight.shape
     count = min(1 << max(0, -(-classes // width) - 1).bit_length(), x.rows)
@@ -468,7 +468,7 @@ def _wider_dtype(a: Value, b: Value) -> str:
 
 
 def _reduced(t: Tape, g: Value, value: Value, label: str) -> Value:
-    """``g`` added up to the shape of ``value``, if that is smaller."""
+    """``g`` summed to the shape of ``value``, if that is smaller."""
     if prod(value.shape) == prod(g.shape):
         return g.view(*value.shape)
     return t.op(f"{label}.grad_sum", "reduction", [g], value.shape, value.dtype, gradient_of=value)

@@ -1,5 +1,5 @@
-"""Attention of heads of queries that share heads of keys and values, with the norms and gates that
-families have in it; and over a sequence that several devices share.
+"""Attention whose heads of queries share heads of keys and values, with the norms and gates of its
+family; also over a sequence that several devices share.
 """
 
 from math import prod
@@ -18,16 +18,16 @@ from hosim.io.models.tape import ITEM_BYTES, Tape, Value
 
 # -- gathered attention
 # --------------------------------------------------------------------------------------------------
-# Attention over a window of a sequence that several devices share: each gathers the keys and
-# values of all.
+# Attention over a window of a sequence that several devices share: each device gathers all keys
+# and values.
 #
 # As in Transformer Engine, whose ring takes no windows (``cp_comm_type="all_gather"``, in its
-# ``context_parallel.py``): a device has two chunks of the sequence, as in
+# ``context_parallel.py``), a device has two chunks of the sequence, as in
 # :func:`ring_attention`. Keys and values are gathered, which nothing overlaps, and put in the order
-# of the sequence. Each chunk of queries then has one kernel, which gets the keys from the first to
-# the last that these queries see, and no others. Going backward keys and values are gathered again;
-# their gradients are added up for the whole sequence, in its order, and each device gets the sum of
-# its own. The layout is ``sbhd``, in which a chunk is no copy.
+# of the sequence. Each chunk of queries then has one kernel, which gets only the keys from the
+# first to the last that these queries see. The backward pass gathers keys and values again. It adds
+# up their gradients for the whole sequence, in its order, and each device gets the sum for its own
+# tokens. The layout is ``sbhd``, in which a chunk needs no copy.
 
 
 def gathered_attention(
@@ -43,8 +43,8 @@ def gathered_attention(
 
 
 def keys_of_chunk(chunk: int, size: int, window: int) -> range:
-    """The keys that the queries of a chunk of ``size`` see, each its own and those before it,
-    ``window`` in all.
+    """The keys that the queries of a chunk of ``size`` see: each sees its own key and those before
+    it, ``window`` in all.
 
     >>> keys_of_chunk(3, 4, 6)
     range(7, 16)
@@ -96,8 +96,8 @@ def _gathered(t: Tape, run: Run, pair: tuple[Value, Value], label: str) -> list[
 def _chunks(
     run: Run, q: Value, k: Value, window: int
 ) -> list[tuple[int, int, str, tuple[int, ...]]]:
-    """Return, for each chunk of the last device, how many keys it sees, FLOP of all queries with so
-    many as each sees, and the kernel.
+    """Return, for each chunk of the last device: the number of keys that it sees, the FLOP if every
+    query sees as many keys as it can, and the kernel with its sizes.
     """
     batch, heads, tokens, width = q.shape
     size, found = tokens // 2, []
@@ -180,7 +180,7 @@ def exchanged_attention(
     """Causal attention of the device's queries [batch, heads, tokens, width], each over ``window``
     keys: [batch, tokens, heads, width].
 
-    ``scores``: those that the model learns, of each of the heads.
+    ``scores`` are the learned ones of each head.
     """
     devices, (batch, heads, tokens, width) = run.context_parallel, q.shape
     by_head = [
@@ -197,7 +197,9 @@ def exchanged_attention(
 
 
 def _exchanged(t: Tape, run: Run, x: Value, label: str, shape: tuple[int, ...]) -> Value:
-    """``x`` as other devices have it, in another shape of as many elements; gradients go back."""
+    """``x`` exchanged among the devices, in another shape with as many elements;
+    gradients go back.
+    """
 
     def sent(value: Value, name: str, made: tuple[int, ...]) -> Value:
         packed = t.op(f"{name}.pack", "copy", [value], value.shape)
@@ -210,7 +212,7 @@ def _exchanged(t: Tape, run: Run, x: Value, label: str, shape: tuple[int, ...]) 
 
 
 def _own(t: Tape, run: Run, scores: Value, label: str) -> Value:
-    """The learned scores of the device's heads; their gradients are gathered."""
+    """The learned scores of the device's own heads; their gradients are gathered."""
     devices = run.context_parallel
     own = t.op(f"{label}.own_scores", "copy", [scores], (scores.shape[0] // devices,))
 
@@ -239,7 +241,7 @@ def _own(t: Tape, run: Run, scores: Value, label: str) -> Value:
 def grouped_attention(
     t: Tape, config: Decoder, run: Run, x: Value, shared: Positions, cache: Cache | None
 ) -> Value:
-    """Heads of queries that share heads of keys and values."""
+    """Attention whose heads of queries share heads of keys and values."""
     x = replicated(t, run, x)
     batch, tokens, hidden = x.shape
     q, k, v, gate = _projections(t, config, run, x, shared)
@@ -258,8 +260,8 @@ def grouped_attention(
 def _projections(
     t: Tape, config: Decoder, run: Run, x: Value, shared: Positions
 ) -> tuple[Value, Value, Value, Value | None]:
-    """Queries, keys and values [batch, heads, tokens, width], and what gates the result, if
-    something does.
+    """Queries, keys and values [batch, heads, tokens, width], and the gate of the result, if there
+    is one.
     """
     batch, tokens, _ = x.shape
     names, width = NAMES[config.names], config.head_dim
@@ -380,7 +382,7 @@ def _attended(
 def _turned(
     t: Tape, config: Decoder, run: Run, x: Value, turns: tuple[Value, Value] | None, label: str
 ) -> Value:
-    """Rotary positions on the part of each head that has them."""
+    """Apply rotary positions to the part of each head that has them."""
     if turns is None:
         return x
     if config.rotary_width in (0, config.head_dim) or run.fused:
@@ -392,19 +394,20 @@ def _turned(
 
 
 # -- attention in a ring ---------------------------------------------------------------------------
-# Attention over a sequence that several devices share: keys and values go round a ring (Liu et
-# al., ICLR 2024).
+# Ring attention over a sequence that several devices share: keys and values go round (Liu et al.,
+# ICLR 2024).
 #
-# As in torch's context parallel, a sequence is cut into two chunks for each of n devices, of which
-# device r has r and 2n - 1 - r, so that all compute as much. A device begins with its own tokens,
-# and sends its keys and values on meanwhile; then it has those of the device before it, and so on.
-# Of another device's chunks half of the scores count: for the last device, which this is, those of
-# all its queries with the first chunk. Going backward keys and values go round again, and so do
-# their gradients in fp32, once more, to come home.
+# As in torch's context parallel, a sequence is cut into two chunks for each of n devices. Device r
+# has chunks r and 2n - 1 - r, so that all devices do equal work. A device begins with its
+# own tokens and sends on its keys and values meanwhile; then it has those of the previous device,
+# and so on. Of another device's chunks half of the scores count; for the last device, which is
+# modelled, these are the scores of all its queries with the first chunk. In the backward pass keys
+# and values go round again. So do their gradients in fp32, with one more step to return to their
+# device.
 
 
 STREAM = "ring"
-"""The stream of what goes round."""
+"""The stream of the ring's transfers."""
 
 Pair = tuple[Value, ...]
 """Keys and values, or their gradients."""
@@ -415,7 +418,7 @@ def ring_attention(t: Tape, run: Run, q: Value, k: Value, v: Value, label: str =
     [batch, tokens, heads, width].
 
     Selective recomputation keeps its result, and sends nothing again, as in torch, where the ring
-    is inside of one op.
+    is inside one op.
     """
     y, lse = t.kept(lambda: _ring_forward(t, run, q, k, v, label))
     return t.note(y, lambda g: _ring_gradient(t, run, (q, k, v), y, lse, g, label))
@@ -433,8 +436,7 @@ def _ring_forward(
             own = exchanged_round(t, run, own, f"{label}.send_{n}")
         flops, kernel, sizes = _block(run, q, k, n, "attention")
         results = [((batch, heads, queries, width), q.dtype), (q.shape[:3], "fp32")]
-        # the kernel also computes as many scores as that of a whole causal context of these queries
-        # does
+        # the kernel computes as many scores as one over the whole causal context of these queries
         accessed = q.size * 2 + sum([x.size for x in beside]) // (2 if n else 1)
         out, seen = t.ops(
             f"{label}.block_{n}",
@@ -455,10 +457,10 @@ def _ring_forward(
 
 
 def exchanged_round(t: Tape, run: Run, sent: Pair, label: str) -> Pair:
-    """Return the pair that the device before sends, while this one sends as much on."""
+    """Return the pair that the previous device sends, while this one sends as many bytes on."""
     size = sum([x.size for x in sent])
     results = [(x.shape, x.dtype) for x in sent]
-    # two devices that exchange all they have send half of both
+    # an exchange between two devices: each sends half of their sum
     return t.ops(
         label,
         "all_to_all",
@@ -474,7 +476,7 @@ def exchanged_round(t: Tape, run: Run, sent: Pair, label: str) -> Pair:
 
 def _block(run: Run, q: Value, k: Value, n: int, what: str) -> tuple[int, str, tuple[int, ...]]:
     """The FLOP of the products of queries with a device's keys, which torch counts in full, and the
-    kernel of as many scores.
+    kernel that computes as many scores.
     """
     batch, heads, queries, width = q.shape
     flops = 4 * batch * heads * queries * (k.shape[2] // (2 if n else 1)) * width

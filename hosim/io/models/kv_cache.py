@@ -21,8 +21,8 @@ class Written(TypedDict, total=False):
 
 
 def written(decoding: bool, *kept: Value) -> Written:
-    """Return how an op writes new tokens to tensors of a cache: those of a prompt are all, and one
-    of a step is a part or among others.
+    """Return how an op writes new tokens to tensors of a cache. A prompt overwrites all of them; a
+    decoding step writes a part, or mutates a tensor that is not held in parts.
     """
     whole = decoding and not any([value.parts for value in kept])
     return {"mutates": kept} if whole else {"overwrites": [value.part(NEW) for value in kept]}
@@ -30,8 +30,8 @@ def written(decoding: bool, *kept: Value) -> Written:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """One layer's cache as two tensors, allocated from the start for all tokens that it keeps: keys
-    and values, or latents and theirs.
+    """One layer's cache as two tensors, which are allocated from the start for all tokens that it
+    keeps: keys and values, or latents and their rotary keys.
     """
 
     first: Value
@@ -41,8 +41,8 @@ class Cache:
     def update(
         self, t: Tape, first: Value, second: Value
     ) -> tuple[Value, Value, tuple[Value, ...]]:
-        """Write new tokens; returns what attention reads: the cache when decoding, else what was
-        written, and the other tensors with it.
+        """Write new tokens. Return the two tensors that attention reads, the cache in decoding and
+        else the new ones, and further tensors that it reads with them.
         """
         for new, kept, label in (
             (first, self.first, "cache_first"),
@@ -68,13 +68,13 @@ class Cache:
             return self.first, self.second, ()
         batch, tokens, rank = (
             self.first.shape
-        )  # latents: one head of keys, which are the values too
+        )  # latents: one head of keys, which are also the values
         keys = replace(self.first, shape=(batch, 1, tokens, rank + self.second.shape[-1]))
         return keys, keys, (replace(self.second, shape=(0,)),)
 
 
 def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
-    """The cache of the layer whose scope it is; ``None`` where nothing is kept."""
+    """The cache of the layer in the current scope; ``None`` if nothing is kept."""
     if (
         config.shares_keys
         or run.training
@@ -107,8 +107,8 @@ def make_cache(t: Tape, config: Decoder, run: Run) -> Cache | None:
 
 
 def parts_of_cache(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]] | None:
-    """Return, for a cache [..., tokens, width] that a step reads and adds one token to, what was
-    there, and the token.
+    """Return the parts of a cache [..., tokens, width] that a decoding step reads and extends: the
+    earlier tokens and the new one; ``None`` in other phases.
     """
     *outer, tokens, width = shape
     return (
@@ -121,10 +121,10 @@ def parts_of_cache(run: Run, shape: tuple[int, ...]) -> dict[str, tuple[int, ...
 def held_heads(
     t: Tape, run: Run, tokens: int, heads: int, width: int, *, values: int = 0, grows: bool = True
 ) -> Cache:
-    """The keys and values of ``tokens`` tokens, of the attention whose scope it is; ``grows``: a
-    step adds a token to them.
+    """The keys and values of ``tokens`` tokens, for the attention in the current scope. ``grows``:
+    a step adds a token to them.
 
-    ``values``: how wide these are, if not as keys.
+    ``values``: the width of values, if it differs from that of keys.
     """
     dtype, computes = run.dtype, ""
     if run.cache_dtype is not None:
@@ -143,8 +143,8 @@ def held_heads(
 
 @dataclass(frozen=True, slots=True)
 class BlockCache:
-    """One layer's keys and values, or latents and rotated keys, in blocks of tokens, in order; the
-    last of ``window`` is being written.
+    """One layer's keys and values, or latents and rotary keys, in blocks of tokens, in order. The
+    last block of ``window`` is being written.
 
     A block is [2, batch, heads, tokens, width], or [1, batch, 1, tokens, width of both] for
     latents.
@@ -156,7 +156,7 @@ class BlockCache:
 
 
 def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
-    """The cache of the layer whose scope it is, in blocks; the older ones live in
+    """The cache of the layer in the current scope, in blocks; the older ones live in
     ``run.cache_home``.
     """
     assert run.kv_block is not None
@@ -176,23 +176,23 @@ def make_blocks(t: Tape, config: Decoder, run: Run) -> BlockCache:
 
 
 # -- attention over a cache in blocks --------------------------------------------------------------
-# Attention over a cache in blocks: always the first and the last blocks, and those between that a
-# gate selects.
+# Attention over a cache in blocks: it always reads the first and the last blocks, and of those
+# between them the ones that a gate selects.
 #
 # The gate scores a summary of each block against the query, as trained sparse attention does (NSA:
 # J. Yuan et al., Native Sparse Attention, 2025). Each block that a new token selects gives a result
-# and the statistics by which the results are put together (split-k decoding). The queries of a
-# prompt read so many blocks each, all of which the layer has just written.
+# and the statistics for merging the results (split-k decoding). Each query of a prompt reads as
+# many blocks, all of which the layer has just written.
 
 
 def sparse_attention(
     t: Tape, run: Run, q: Value, new: Sequence[Value], cache: BlockCache, out_width: int
 ) -> Value:
-    """The result [batch, 1, heads, ``out_width``] for ``q`` [batch, heads, 1, width], with what is
-    ``new`` written to the last block.
+    """The result [batch, 1, heads, ``out_width``] for ``q`` [batch, heads, 1, width]; ``new`` is
+    written to the last block.
 
-    Values are as wide as ``out_width``: keys and values apart, or the first part of latents, which
-    are both.
+    ``out_width`` is the width of values: they are separate from keys, or the first part of latents,
+    which serve as both.
     """
     batch, heads, *_ = q.shape
     t.ops(
@@ -221,7 +221,7 @@ def sparse_attention(
 
 
 def keys_read(config: Decoder, run: Run) -> int:
-    """The number of keys that a query of a prompt reads at most."""
+    """The most keys that a query of a prompt reads."""
     if run.kv_block is not None:
         return (run.sink_blocks + run.window_blocks + run.chosen_blocks) * run.kv_block
     return config.sliding_window or NO_WINDOW
@@ -229,7 +229,7 @@ def keys_read(config: Decoder, run: Run) -> int:
 
 def select_blocks(t: Tape, run: Run, q: Value, kv_heads: int) -> None:
     """Emit the ops that select blocks for every query of a prompt, ``q`` [batch, heads, tokens,
-    width]; nothing without blocks.
+    width]; none without blocks.
     """
     older = (
         -(-q.shape[2] // run.kv_block) - run.sink_blocks - run.window_blocks
@@ -241,8 +241,8 @@ def select_blocks(t: Tape, run: Run, q: Value, kv_heads: int) -> None:
 
 
 def _selected(t: Tape, run: Run, q: Value, kv_heads: int, older: int) -> Value:
-    """Return the ``older`` blocks that each query takes, from a summary of each for each head of
-    keys.
+    """Return the blocks that each query selects from the ``older`` ones, by a summary of each block
+    for each head of keys.
     """
     batch, heads, queries, width = q.shape
     summaries = t.held("kv_summaries", (older, batch, kv_heads, width), run.dtype, "buffer")
@@ -264,8 +264,8 @@ def _selected(t: Tape, run: Run, q: Value, kv_heads: int, older: int) -> Value:
 def _over(
     t: Tape, label: str, q: Value, blocks: Sequence[Value], gate: Value | None, out_width: int
 ) -> Value:
-    """The unscaled result over some blocks in fp32, with maximum and sum of each head's scores
-    behind it.
+    """The unscaled result over some blocks in fp32, followed by the maximum and the sum of each
+    head's scores.
     """
     batch, heads, _, width = q.shape
     tokens = sum([block.shape[3] for block in blocks])

@@ -1,4 +1,6 @@
-"""Attention over latent vectors, one a token, from which keys and values are made (DeepSeek-V2)."""
+"""Attention over latent vectors, one for each token, from which keys and values are made
+(DeepSeek-V2).
+"""
 
 from dataclasses import replace
 
@@ -33,11 +35,11 @@ def latents_seen(
     latent: Value | None,
     turns: tuple[Value, Value] | None,
 ) -> int:
-    """The number of latents that a query sees at most; emits the ops that choose them.
+    """Return the most latents that a query sees, and emit the ops that choose them.
 
-    Heads of queries from their own ``latent`` are multiplied with one key a token, which is kept;
-    the sum of what is positive of their products, by weights from ``x``, is the score of a token
-    for a query. A layer that takes another one's choice has no such ops.
+    Heads of queries, made from their own ``latent``, are multiplied with one key for each token,
+    which is kept. A token's score for a query is the sum of the positive products, weighted by
+    weights from ``x``. A layer that uses another layer's choice has no such ops.
     """
     if not config.index_topk:
         return NO_WINDOW
@@ -76,8 +78,8 @@ def latents_seen(
 
 
 def _kept(t: Tape, run: Run, k: Value) -> tuple[Value, int]:
-    """The keys that queries are compared with, and how many there are: those of the cache in
-    decoding, else the new ones.
+    """The keys that queries are compared with, and their number: those of the cache in decoding,
+    else the new ones.
     """
     tokens = run.context if run.phase == "decode" else run.sequence
     if run.training or (run.phase == "prefill" and not run.cache):
@@ -115,7 +117,8 @@ def latent_attention(
     mask: Value | None,
     cache: Cache | None,
 ) -> Value:
-    """Keys and values from one latent vector a token, which is what the cache keeps (DeepSeek-V2).
+    """Attention whose keys and values come from one latent vector for each token, which the cache
+    keeps (DeepSeek-V2).
 
     Devices that share heads each make all latent vectors, or those of their own tokens, and add up
     the gradients of these.
@@ -139,7 +142,7 @@ def latent_attention(
     seen = latents_seen(t, config, run, x, found, turns)
     up = t.parameter(
         "kv_b_proj.weight", (heads * (nope + wide), rank), run.dtype
-    )  # engines unpack it, as decoding takes its halves apart
+    )  # engines unpack it, because decoding uses its halves separately
     if run.phase == "decode":
         y = _absorbed(t, config, run, q_pass, q_turn, latent, k_turn, up, cache, seen)
     else:
@@ -157,7 +160,7 @@ def latent_attention(
         kernel = AttentionKernel(run.attention, causal=True, window=window)
         y = attention(t, q, k, v, kernel, mask, again=run.recompute_attention)
         if run.attention in ("math", "scores"):
-            # its result lies in the order of heads, and is put in that of tokens
+            # its result is in the order of heads, and is copied into that of tokens
             y = copied(t, y, label="contiguous")
     y = y.view(batch, tokens, heads * wide)
     return all_reduced(t, run, projected(t, run, "o_proj", y, hidden))
@@ -166,7 +169,7 @@ def latent_attention(
 def _queries(
     t: Tape, config: Decoder, run: Run, x: Value, width: int
 ) -> tuple[Value | None, Value]:
-    """The latent vectors of the queries, if they have such, and the queries, so wide."""
+    """The latent vectors of the queries, if they have any, and the queries, ``width`` wide."""
     if not config.q_lora_rank:
         return None, projected(t, run, "q_proj", replicated(t, run, x), width)
     down = projected(t, run, "q_a_proj", x, config.q_lora_rank)
@@ -186,8 +189,8 @@ def _absorbed(
     cache: Cache | None,
     seen: int,
 ) -> Value:
-    """Attention over ``seen`` of the latents: the queries take up the keys' half of ``up``, the
-    result its values' half.
+    """Attention over ``seen`` latents: the queries absorb the keys' half of ``up``, and the result
+    absorbs the values' half.
     """
     batch, tokens, heads, nope = q_pass.shape
     rank, wide = config.kv_lora_rank, config.v_head_dim
@@ -232,10 +235,10 @@ def _absorbed(
 # Attention over the last tokens and over entries that stand for several earlier ones each
 # (DeepSeek-V4).
 #
-# One head is keys and values of all queries. A compressor makes an entry of each ``compress_rate``
-# tokens by weights of its own. Where there is an indexer, it takes twice as many, and a query sees
-# only the entries that the indexer chooses. A decoding step keeps what its entry is to be made of,
-# and is timed as the one that completes it.
+# One head has the keys and values of all queries. A compressor makes an entry of every
+# ``compress_rate`` tokens with weights of its own. With an indexer it takes twice as many tokens,
+# and a query sees only the entries that the indexer chooses. A decoding step keeps the tokens of
+# its unfinished entry, and is timed as the step that completes it.
 
 
 def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: Positions) -> Value:
@@ -273,7 +276,7 @@ def compressed_attention(t: Tape, config: Decoder, run: Run, x: Value, shared: P
 
 
 def _grouped(t: Tape, config: Decoder, run: Run, y: Value) -> Value:
-    """A product for each group of heads."""
+    """The product of each group of heads with its weights."""
     groups, rank = config.output_groups, config.output_rank
     wide, narrow = groups * rank, y.shape[-1] // groups
     weight = t.parameter("o_a_proj.weight", (wide, narrow), run.dtype)
@@ -293,8 +296,8 @@ def _grouped(t: Tape, config: Decoder, run: Run, y: Value) -> Value:
 def _cached(
     t: Tape, run: Run, new: Value, entries: int, name: str
 ) -> tuple[Value, tuple[Value, ...]]:
-    """Return the tensor that is read of a cache of ``entries`` when ``new`` has been written to it:
-    the cache in decoding, else what is new.
+    """Write ``new`` to a cache of ``entries``, and return the tensor that attention reads: the
+    cache in decoding, else ``new``; and further tensors.
     """
     if run.phase == "prefill" and not run.cache:
         return new, ()
@@ -311,7 +314,7 @@ def _cached(
 def _compressed(
     t: Tape, config: Decoder, run: Run, x: Value, latent: Value, whole: int
 ) -> tuple[int, tuple[Value, ...]]:
-    """Return the number of entries that a query sees, and the tensors that have them."""
+    """Return the number of entries that a query sees, and the tensors that hold them."""
     count = max(1, whole // config.compress_rate)
     with t.scope("compressor"):
         entries = _entries(t, config, run, x, config.head_dim, count, "compressed_cache")
@@ -328,7 +331,7 @@ def _compressed(
 def _entries(
     t: Tape, config: Decoder, run: Run, x: Value, width: int, count: int, name: str
 ) -> Value:
-    """The entries so far: those of the cache in decoding, else those of the prompt."""
+    """Return the entries so far: those of the cache in decoding, else those of the prompt."""
     batch, rate = x.shape[0], config.compress_rate
     wide = 2 * width if config.index_n_heads else width
     kv, gate = projected(t, run, "kv_proj", x, wide), projected(t, run, "gate_proj", x, wide)

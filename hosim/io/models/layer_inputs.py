@@ -1,5 +1,5 @@
-"""The input of each layer beside a token's hidden state, from a table of its own (Gemma 3n, Gemma
-4).
+"""The inputs that layers have besides a token's hidden state, from a table of their own (Gemma 3n,
+Gemma 4).
 """
 
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ from hosim.io.models.tape import Tape, Value
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The values that the layers share: cosines and sines of rotary positions, slopes of scores,
-    the mask of keys, inputs of their own.
+    """The values that layers share: cosines and sines of rotary positions, slopes of scores, the
+    mask of keys, and the layers' own inputs.
 
-    ``made`` has the keys and values of the last layer that made some, with a window and without,
-    and what else attention reads of them.
+    ``made`` has the keys and values of the last layers that made some, with a window and without,
+    and the other tensors that attention reads with them.
     """
 
     turns: tuple[Value, Value] | None
@@ -29,8 +29,8 @@ class Positions:
 
 
 def inputs_of_layers(t: Tape, config: Decoder, run: Run, x: Value) -> Value | None:
-    """The inputs of all layers together, from the tokens and from their embedding ``x``; ``None``
-    where layers have none.
+    """Return the inputs of all layers together, from the tokens and from their embedding ``x``;
+    ``None`` if layers have none.
     """
     if not config.layer_input_size:
         return None
@@ -52,7 +52,7 @@ def inputs_of_layers(t: Tape, config: Decoder, run: Run, x: Value) -> Value | No
 
 
 def from_input(t: Tape, config: Decoder, run: Run, x: Value, inputs: Value) -> Value:
-    """Return the tensor that a layer adds from its input, gated by what it has computed, ``x``."""
+    """Return the tensor that a layer adds from its own input, gated by the hidden state ``x``."""
     width = config.layer_input_size
     gate = activated(t, run, config.hidden_act, projected(t, run, "per_layer_input_gate", x, width))
     y = mul(t, gate, inputs.view(*x.shape[:-1], width), "layer_input")
@@ -66,7 +66,9 @@ def from_input(t: Tape, config: Decoder, run: Run, x: Value, inputs: Value) -> V
 
 
 def sinks(t: Tape, config: Decoder, run: Run) -> tuple[Value, ...]:
-    """The learned scores of the heads whose scope it is, beside those of keys."""
+    """The learned scores of the heads in the current scope, which stand beside those of keys; empty
+    without them.
+    """
     return (
         (t.parameter("sinks", (config.num_attention_heads // run.tensor,), run.dtype),)
         if config.attention_sinks

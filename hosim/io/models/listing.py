@@ -1,4 +1,4 @@
-"""The presets of builders, each with what tells it from the others."""
+"""A list of the builders' presets, with their sizes and what they omit."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from hosim.io.models.tape import ITEM_BYTES
 
 @dataclass(frozen=True, slots=True)
 class ListedModel:
-    """A preset: how many layers and parameters it has, how its builder runs it, and what of the
-    published model the builder leaves out.
+    """A preset: its numbers of layers and parameters, the phases of its builder, and the parts of
+    the published model that the builder omits.
     """
 
     name: str
@@ -23,14 +23,14 @@ class ListedModel:
 
     @property
     def weights_bytes(self) -> int:
-        """The weights in bf16, as the builder has them; published ones may be quantised, which
-        ``left_out`` says.
+        """The bytes of the weights in bf16, as the builder has them; published ones may be
+        quantised, which ``left_out`` says.
         """
         return self.parameters * ITEM_BYTES["bf16"]
 
 
 def listed_models() -> Iterator[ListedModel]:
-    """Every preset."""
+    """Yield every preset."""
     for name, sizes in PRESETS.items():
         graph = build(name, {"model": name, "fused": True})
         held = sum(t.size_bytes for t in graph.tensors if t.kind in ("parameter", "expert"))

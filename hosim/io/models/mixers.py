@@ -1,11 +1,10 @@
-"""Mixers of tokens that take linear time: Mamba, Mamba-2, gated delta nets, and what is like them.
-They are built for inference.
+"""Mixers of tokens that take linear time: Mamba, Mamba-2, gated delta nets, and similar ones. They
+are built for inference.
 
-FLOP of a recurrence are those of its formula. By itself a token decays its state, adds to it and
-reads it (Mamba: 5 for each element of the state; the delta rule, which first reads what it
-replaces: 7). In chunks of ``CHUNK`` tokens the kernel multiplies matrices: those within a chunk,
-and those that go over from the state and to it (Mamba-2: T. Dao and A. Gu, 2024; delta: S. Yang et
-al., 2024).
+The FLOP of a recurrence are those of its formula. A single token decays its state, adds to it and
+reads it (Mamba: 5 for each element of the state; the delta rule, which first reads the element that
+it replaces: 7). For chunks of ``CHUNK`` tokens the kernel multiplies matrices, within a chunk and
+between a chunk and the state (Mamba-2: T. Dao and A. Gu, 2024; delta: S. Yang et al., 2024).
 
 References
 ----------
@@ -26,10 +25,10 @@ from hosim.io.models.tape import Tape, Value
 
 
 def convolved(t: Tape, config: Decoder, run: Run, x: Value, name: str = "conv1d") -> Value:
-    """Each channel of ``x`` [batch, tokens, channels] over its last ``conv_kernel`` tokens, and the
-    activation after it: one kernel.
+    """The convolution of each channel of ``x`` [batch, tokens, channels] over its last
+    ``conv_kernel`` tokens, and the activation after it: one kernel.
 
-    It keeps as many tokens of each channel as it covers, as transformers does.
+    It keeps the last ``conv_kernel`` tokens of each channel, as transformers does.
     """
     channels, width = x.shape[-1], config.conv_kernel
     parameters = [t.parameter(f"{name}.weight", (channels, 1, width), run.dtype)]
@@ -62,8 +61,8 @@ def scanned(
     """The result in ``shape`` of a recurrence over ``inputs``, with a ``state`` in fp32 for each
     sequence: one kernel.
 
-    A token takes ``once`` FLOP where it is computed by itself, as in decoding, and ``chunked`` ones
-    where a kernel takes tokens in chunks.
+    A token takes ``once`` FLOP if it is computed alone, as in decoding, and ``chunked`` FLOP if a
+    kernel takes tokens in chunks.
     """
     tokens = shape[0] * shape[1]
     flops = tokens * (once if run.phase == "decode" else chunked)
@@ -85,8 +84,8 @@ def _with_state(
     dtype: str,
     flops: int,
 ) -> Value:
-    """An op that reads and writes a state in decoding, writes it for a prompt whose cache is kept,
-    and else has none.
+    """An op that reads and writes a state in decoding, and writes it for a prompt whose cache is
+    kept; otherwise it has no state.
     """
     if run.phase != "decode" and not run.cache:
         return t.op(label, kind, inputs, shape, flops=flops)
@@ -107,12 +106,12 @@ def _with_state(
 
 
 CHUNK = 64
-"""Tokens of a chunk, as kernels of gated delta nets take them; those of Mamba-2 have 128 or 256."""
+"""The tokens of a chunk in kernels of gated delta nets; those of Mamba-2 take 128 or 256."""
 
 
 def by_mixers(t: Tape, config: Decoder, run: Run, x: Value, attend: Callable[[], Value]) -> Value:
-    """Return the result for ``x`` [batch, tokens, hidden] of attention, which ``attend`` gives, of
-    one of :data:`MIXERS`, or of both beside each other.
+    """Return the result for ``x`` [batch, tokens, hidden] of attention (``attend``), of one of
+    :data:`MIXERS`, or of both added up.
     """
     names, found = NAMES[config.names], []
     for kind in sorted(config.mixer.split("+"), key="attention".__eq__):  # attention is last
@@ -128,8 +127,8 @@ def _vector(t: Tape, run: Run, name: str, *shape: int) -> Value:
 def _gated_norm(
     t: Tape, config: Decoder, run: Run, y: Value, gate: Value, name: str, width: int
 ) -> Value:
-    """The norm of ``y`` over ``width``, times the activation of ``gate``, in one kernel; only the
-    gate where there is no norm.
+    """The norm of ``y`` over ``width``, times the activation of ``gate``, in one kernel; without a
+    norm only the gate.
     """
     if not config.state_norm:
         return mul(t, y, gate, "gate")
@@ -170,8 +169,8 @@ def _mamba2(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _mamba(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """The first Mamba, whose kernel takes a token after the other; ``state_groups`` is the rank of
-    its time steps.
+    """The first Mamba, whose kernel takes one token after the other; ``state_groups`` is the rank
+    of its time steps.
     """
     inner, size, rank = config.state_heads, config.state_size, config.state_groups
     entering, gate = split(
@@ -206,8 +205,8 @@ def _mamba(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _delta_sizes(config: Decoder) -> tuple[int, int, int, int]:
-    """Return the width of keys and values together, and the FLOP of a token by itself and in
-    chunks.
+    """Return the widths of all keys and of all values, and the FLOP of a token alone
+    and in chunks.
     """
     keys, values = (
         config.state_groups * config.state_size,
@@ -227,8 +226,8 @@ def _recurred(t: Tape, config: Decoder, run: Run, made: Value, beside: list[Valu
 
 
 def _delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Like Qwen3-Next: one product for queries, keys, values and the gate, another one for what is
-    written and what decays.
+    """Qwen3-Next: one product makes queries, keys, values and the gate, another one the write
+    strength and the decay.
     """
     keys, values, *_ = _delta_sizes(config)
     heads = config.state_heads
@@ -239,7 +238,7 @@ def _delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _delta_apart(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Like Qwen3.5: four products."""
+    """Qwen3.5: four products."""
     keys, values, *_ = _delta_sizes(config)
     entering, gate = (
         projected(t, run, "in_proj_qkv", x, 2 * keys + values),
@@ -265,7 +264,7 @@ def _delta_end(
 
 
 def _three(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Queries, keys and values of three products, through one convolution."""
+    """Queries, keys and values from three products, through one convolution."""
     keys, values, *_ = _delta_sizes(config)
     made = [
         projected(t, run, f"{name}_proj", x, width)
@@ -275,7 +274,7 @@ def _three(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _delta_own(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Like OLMo-Hybrid: a product for everything."""
+    """OLMo-Hybrid: a product for each input."""
     made, heads = _three(t, config, run, x), config.state_heads
     beside = [projected(t, run, f"{name}_proj", x, heads) for name in ("a", "b")]
     own = [_vector(t, run, name, heads) for name in ("A_log", "dt_bias")]
@@ -293,7 +292,7 @@ def _delta_own(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _kimi_delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Like Kimi Linear: each element of a key decays by itself; gates are products of low rank."""
+    """Kimi Linear: each element of a key has its own decay; gates are products of low rank."""
     heads, width, made = config.state_heads, config.state_head_dim, _three(t, config, run, x)
     with t.scope("forget_gate"):
         decay = projected(
@@ -307,7 +306,7 @@ def _kimi_delta(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _short_convolution(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Like LFM2: a convolution between two gates."""
+    """LFM2: a convolution between two gates."""
     hidden = x.shape[-1]
     before, after, entering = split(
         t, projected(t, run, "in_proj", x, 3 * hidden, bias=config.conv_bias), (hidden,) * 3
@@ -319,11 +318,11 @@ def _short_convolution(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _lightning(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Like MiniMax-01: heads of linear attention whose states decay by a number of their own."""
+    """MiniMax-01: heads of linear attention, each of whose states decays by its own factor."""
     heads, width = config.num_attention_heads, config.head_dim
     inner = heads * width
     made = projected(t, run, "qkv_proj", x, 3 * inner)
-    chunked = 8 * CHUNK * inner + 4 * width * inner  # chunks of 256, of which half is ahead
+    chunked = 8 * CHUNK * inner + 4 * width * inner  # chunks of 256; half of the scores are masked
     shape = (*x.shape[:-1], inner)
     y = scanned(
         t, run, [made], shape, (heads, width, width), once=5 * width * inner, chunked=chunked
@@ -350,4 +349,4 @@ MIXERS: Mapping[str, Callable[[Tape, Decoder, Run, Value], Value]] = MappingProx
         "lightning": _lightning,
     }
 )
-"""By :attr:`hosim.io.models.config.Decoder.mixer`."""
+"""The mixers, by :attr:`hosim.io.models.config.Decoder.mixer`."""

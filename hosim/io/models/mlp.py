@@ -31,7 +31,7 @@ def feed_forward(
 ) -> Value:
     """``down(act(gate(x)) * up(x))``, or without a gate ``down(act(up(x)))``.
 
-    ``is_share``: only this device's share of it, of an ``x`` that is that of all tokens already.
+    ``is_share``: return only this device's share of the result; ``x`` already has all tokens.
     """
     names, bias = NAMES[config.names], config.mlp_bias
     hidden, mine = x.shape[-1], width // run.tensor
@@ -64,7 +64,7 @@ def half_of_layer(
     mixed: Callable[[Tape, Decoder, Run, Value], Value],
     dense: Callable[[Tape, Decoder, Run, Value, int], Value],
 ) -> Value:
-    """Return what layer ``n`` makes of ``x`` by a mixture of experts, or by a dense MLP."""
+    """Return the result of layer ``n`` for ``x``, from a mixture of experts or a dense MLP."""
     names = NAMES[config.names]
     is_mixture = (
         config.num_experts > 0 and n >= config.first_k_dense_replace and not config.mixture_beside
@@ -95,8 +95,8 @@ def _activated(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Value:
-    """The activation of the first half of ``both``, times the second half; without a gate, of all
-    of it.
+    """The activation of the first half of ``both``, times the second half; without a gate, the
+    activation of all of it.
     """
     if not config.gated_mlp:
         return activated(t, run, config.hidden_act, both)
@@ -107,16 +107,16 @@ def _opened(t: Tape, config: Decoder, run: Run, both: Value, width: int) -> Valu
 
 
 def mixture(t: Tape, config: Decoder, run: Run, x: Value, scored: Value | None = None) -> Value:
-    """The chosen experts' outputs by weight, and those of the shared ones.
+    """The weighted sum of the chosen experts' outputs, plus the output of the shared ones.
 
     All experts' weights of a layer are two tensors, which grouped products take at once, as in
-    transformers; or, with ``run.chosen_experts``, each expert has two of its own. Tokens are
+    transformers. With ``run.chosen_experts``, each expert has two tensors of its own. Tokens are
     assumed to spread evenly over the devices that share the experts.
 
-    ``scored`` is what the router reads, if it is something else than ``x``.
+    ``scored`` is the router's input, if it is not ``x``.
 
-    Devices that share every expert and have tokens of their own gather those of all once, for the
-    router, too, as torchtitan does.
+    If devices share every expert and have tokens of their own, the tokens of all are gathered once,
+    for the router, too, as in torchtitan.
     """
     gathers, own = run.sequence_parallel and run.expert == 1, x
     if gathers:
@@ -157,8 +157,8 @@ def beside(
     y: Value,
     mixed: Callable[[Tape, Decoder, Run, Value, Value], Value],
 ) -> Value:
-    """The norm of ``y``, which an MLP makes, plus that of what ``mixed`` makes of ``x`` by a router
-    with a norm of its own (Gemma 4).
+    """The norm of ``y``, the result of an MLP, plus the norm of the mixture ``mixed`` for ``x``,
+    whose router has its own norm (Gemma 4).
     """
     y = decoder_norm(t, config, run, "post_feedforward_layernorm_1", y)
     flat = x.view(x.rows, x.shape[-1])
@@ -175,7 +175,9 @@ def beside(
 
 
 def scaled_weights(t: Tape, config: Decoder, run: Run, weights: Value, chosen: Value) -> Value:
-    """The weights of the chosen experts, each times a number of its own beside an MLP (Gemma 4)."""
+    """The weights of the chosen experts; in a mixture beside an MLP, each is multiplied by a number
+    of the expert's own (Gemma 4).
+    """
     if not config.mixture_beside:
         return weights
     own = t.parameter("router.per_expert_scale", (config.num_experts,), run.dtype)
@@ -183,7 +185,7 @@ def scaled_weights(t: Tape, config: Decoder, run: Run, weights: Value, chosen: V
 
 
 def narrowed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
-    """Return the operand that experts read: ``x``, or a product of it where they work on narrower
+    """Return the operand that experts read: ``x``, or a projection of it if they work on narrower
     vectors.
     """
     return (
@@ -194,7 +196,9 @@ def narrowed(t: Tape, config: Decoder, run: Run, x: Value) -> Value:
 
 
 def widened(t: Tape, config: Decoder, run: Run, y: Value, width: int) -> Value:
-    """Return the result of experts, as wide as the hidden state."""
+    """Return the result of experts, projected to the width of the hidden state if it is
+    narrower.
+    """
     return (
         projected(t, run, "fc2_latent_proj", y, width, bias=config.mlp_bias)
         if config.moe_latent_size
@@ -203,13 +207,13 @@ def widened(t: Tape, config: Decoder, run: Run, y: Value, width: int) -> Value:
 
 
 def scores_of(config: Decoder) -> str:
-    """Return the kind of a router's scores: a softmax, or a sigmoid each."""
+    """Return the kind of a router's scores: one softmax, or a sigmoid for each."""
     return config.router or ("sigmoid" if config.n_group else "softmax")
 
 
 def correction(t: Tape, config: Decoder, run: Run, name: str) -> Value | None:
-    """Return the correction that is added to a router's scores before experts are chosen, if there
-    is one.
+    """Return the tensor that is added to a router's scores before experts are chosen; None if there
+    is none.
     """
     kind = config.router_correction or ("buffer" if scores_of(config) == "sigmoid" else "none")
     if kind == "parameter":
@@ -218,7 +222,7 @@ def correction(t: Tape, config: Decoder, run: Run, name: str) -> Value | None:
 
 
 def router(t: Tape, config: Decoder, run: Run, x: Value) -> tuple[Value, Value]:
-    """Weight and number of each chosen expert, [tokens, chosen]."""
+    """Return the weights and the numbers of the chosen experts, [tokens, chosen] each."""
     tokens, top = x.shape[0], config.num_experts_per_tok
     weight = t.parameter("weight", (config.num_experts, x.shape[-1]), run.dtype)
     if scores_of(config) == "softmax":
@@ -272,7 +276,7 @@ def _top(t: Tape, chances: Value, top: int) -> tuple[Value, Value]:
 
 
 def gathered_columns(t: Tape, x: Value, columns: Value) -> Value:
-    """Return the elements in ``columns`` of each row of ``x``."""
+    """Return the elements at ``columns`` of each row of ``x``."""
     return t.note(
         t.op(
             "gather",
@@ -296,7 +300,7 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
     shares = run.expert == 1 and not run.sequence_parallel
     if (
         shares
-    ):  # each device's share of an output gives only a share of the gradient of the output's weight
+    ):  # each device has a share of an output, and so only a share of the gradient of its weight
         x, weights = replicated(t, run, x), replicated(t, run, weights, "all_reduce_weights")
     picked = exchanged(t, run, gathered(t, x, source, rows), "dispatch")
     weight = gathered(t, weights.view(rows), place, rows, "index_weights")
@@ -321,8 +325,8 @@ def _experts(t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chose
 def _single_experts(
     t: Tape, config: Decoder, run: Run, x: Value, weights: Value, chosen: Value
 ) -> Value:
-    """Experts one by one, each as an op's choice of the router: its tokens in, its share of the
-    result out.
+    """Emit each expert's ops, which the router's op chooses: they read the expert's tokens and make
+    its share of the result.
     """
     assert run.chosen_experts is not None
     tokens, hidden = x.shape
@@ -355,7 +359,7 @@ def _single_experts(
             ] or (None, None)
             both = linear(
                 t, x.view(rows, hidden), up, both_bias, label="gate_up"
-            )  # its rows are taken as they are read
+            )  # the product reads its rows directly
             inside = _opened(t, config, replace(run, fused=True), both, width)
             outs.append(linear(t, inside, down, down_bias, label="down"))
             own = tuple([value for value in (up, both_bias, down, down_bias) if value is not None])
@@ -366,19 +370,21 @@ def _single_experts(
 
 
 def first_factor(config: Decoder, width: int) -> tuple[str, int]:
-    """The name of the first factor of experts of ``width``, and how wide it is: two halves with a
-    gate, one without.
+    """The name and the width of the first weight of experts of ``width``: two halves with a gate,
+    one without.
     """
     return ("gate_up_proj", 2 * width) if config.gated_mlp else ("up_proj", width)
 
 
 _APART = 4096
-"""If there are more experts than any model has, nothing is drawn: all are taken to be read."""
+"""The most experts of a device that are modelled separately. With more, all are assumed
+to be read.
+"""
 
 
 def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:
-    """Return the expected number of ``mine`` experts that the step of ``tokens`` tokens reads; 0:
-    all of them, or nothing says which.
+    """Return the expected number of ``mine`` experts that a step of ``tokens`` tokens reads; 0 if
+    it reads all, or if experts are not modelled separately.
     """
     if not t.in_parts or mine > _APART:
         return 0
@@ -389,16 +395,16 @@ def experts_read(t: Tape, config: Decoder, tokens: int, mine: int) -> int:
 
 
 def expert_factor(t: Tape, run: Run, name: str, shape: tuple[int, ...], *, apart: bool) -> Value:
-    """The weights [experts, out, in] of a layer's experts, of which each is a part if they are read
-    ``apart``.
+    """The weights [experts, out, in] of a layer's experts; each expert is a part of them if experts
+    are read ``apart``.
     """
     parts = {str(e): (1, *shape[1:]) for e in range(shape[0])} if apart else None
     return factor(t, run, name, shape, "expert", run.experts_home, parts)
 
 
 def choose_experts(t: Tape, chosen: Value, factors: Sequence[Value], count: int) -> None:
-    """The op that gives ``chosen`` decides which ``count`` of the experts ops read; 0: all of
-    them.
+    """Record that the op which makes ``chosen`` chooses ``count`` of the experts that ops read; 0
+    means all.
     """
     if count:
         t.choose(
@@ -411,7 +417,7 @@ def choose_experts(t: Tape, chosen: Value, factors: Sequence[Value], count: int)
 def _biased(
     t: Tape, config: Decoder, run: Run, x: Value, groups: int, chosen: Value, name: str
 ) -> Value:
-    """Rows of ``x``, sorted by group, each with the bias of its group."""
+    """Rows of ``x``, sorted by group, plus the bias of each row's group."""
     if not config.expert_bias:
         return x
     bias = t.parameter(name, (groups, x.shape[-1]), run.dtype, "expert", run.experts_home)
@@ -428,10 +434,10 @@ def _biased(
 def _grouped(
     t: Tape, config: Decoder, run: Run, x: Value, weight: Value, offsets: Value, label: str
 ) -> Value:
-    """Rows of ``x``, sorted by group, times one matrix of ``weight`` [groups, out, in] each; only
-    groups that have rows are read.
+    """Rows of ``x``, sorted by group, times each group's matrix of ``weight`` [groups, out, in].
+    Only groups with rows are read.
 
-    So many as can be expected to: each of the tokens chooses its experts evenly.
+    Their number is the expected one if each token chooses its experts evenly.
     """
     wide, narrow = weight.shape[1:]
     rows, top = x.shape[0], config.num_experts_per_tok
@@ -455,7 +461,7 @@ def _grouped(
     )
 
     def gradient(g: Value) -> None:
-        arrived, factor = operands(t, replace(g, node=0), weight, once=True)  # as of a linear layer
+        arrived, factor = operands(t, replace(g, node=0), weight, once=True)  # as in a linear layer
         back = {**how, "computes": factor.computes}
         if x.node:
             inputs, accessed = [arrived, factor, offsets], arrived.size + x.size + read
@@ -471,7 +477,7 @@ def _grouped(
 
 
 def _swiglu(t: Tape, shape: tuple[int, ...], *parts: Value) -> Value:
-    """The activation of a gate times what it opens, in ``shape``; both may be one tensor."""
+    """The activation of a gate times the gated values, in ``shape``; both may be in one tensor."""
     y = t.op("swiglu", "elementwise", parts, shape)
 
     def gradient(g: Value) -> None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class PartNames:
-    """The names of modules; those of parameters are ``NAME.weight`` and ``NAME.bias``. An empty
-    name is no module of its own.
+    """The names of modules; those of parameters are ``NAME.weight`` and ``NAME.bias``. A part with
+    an empty name is no module of its own.
 
-    ``mixture`` is the module of a mixture where it is not that of the MLP, ``mixer`` that of a
-    mixer of tokens which is no attention. ``qkv`` and ``gate_up`` are projections in one tensor.
-    ``after_attention`` and ``after_mlp`` are the norms of what is added.
+    ``mixture`` is the module of a mixture if it is not that of the MLP. ``mixer`` is the module of
+    a mixer of tokens other than attention. ``qkv`` and ``gate_up`` are projections in one tensor.
+    ``after_attention`` and ``after_mlp`` are the norms of results before they are added.
     """
 
     model: str = "model"

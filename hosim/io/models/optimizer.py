@@ -1,23 +1,23 @@
 """The optimizer step: AdamW as one kernel per parameter, on the device or on the processor of a
-tier below.
+lower tier.
 
 On another processor (``run.optimizer_on``) it is that of ZeRO-Offload (J. Ren et al., ATC 2021): it
 reads the gradient, reads and writes the fp32 parameter and moments in that tier, and writes the
-parameter in the dtype of the step there, from where it goes back to the device. ``run.update`` is
-one of :data:`UPDATES`:
+parameter there in the dtype of the step; the parameter then returns to the device. ``run.update``
+is one of :data:`UPDATES`:
 
 ``synchronous``
-    It begins when every gradient is there, as checks for overflow and clipping by the norm of all
-    gradients have it (DeepSpeed).
+    It begins once all gradients are there, as overflow checks and clipping by the norm of all
+    gradients require (DeepSpeed).
 ``speculative``
-    It begins with the first gradient, and takes them in the order in which the backward pass makes
-    them; a step that a check rejects would be undone (SuperOffload, X. Lian et al., arXiv
+    It begins with the first gradient, and takes gradients in the order in which the backward pass
+    makes them. A step that a check rejects would be undone (SuperOffload, X. Lian et al., arXiv
     2509.21271). Undoing is not modelled.
 ``delayed``
-    It runs beside the passes with the gradients of the step before, and the parameters change at
-    the end of the step (ZeRO-Offload's delayed parameter update). Of a parameter there are two
-    copies in the tier of the processor for a while, and of a gradient, too; that of this step takes
-    the place of the one before by a change of pointers.
+    It runs beside the passes with the gradients of the previous step, and the parameters change at
+    the end of the step (ZeRO-Offload's delayed parameter update). For a while the tier of the
+    processor has two copies of a parameter, and of a gradient, too. The new gradient replaces the
+    old one by a change of pointers.
 """
 
 from collections.abc import Collection, Sequence
@@ -29,12 +29,12 @@ from hosim.io.models.config import Run
 from hosim.io.models.tape import Learned, Tape, TapedOp, Value
 
 UPDATES = ("synchronous", "speculative", "delayed")
-"""The times at which an optimizer on another processor than the device's may run."""
+"""The times at which an optimizer on another processor than the device may run."""
 
 
 def has_master(run: Run) -> bool:
-    """Return whether an fp32 copy of each parameter is kept beside it; a shard of ZeRO's third
-    stage is fp32 itself.
+    """Return whether an fp32 copy of each parameter is kept beside it. With ZeRO stage 3 the shard
+    itself is fp32.
     """
     return run.dtype != "fp32" and run.states_dtype is None and run.zero != 3
 
@@ -49,22 +49,22 @@ def adamw(
     is_shard: bool = False,
     elsewhere: Collection[str] | None = None,
 ) -> list[Value]:
-    """The states of a parameter, or shard of one, that has a gradient: its two moments and, with
-    ``master``, the fp32 parameter that it rounds.
+    """Emit the updates of parameters, or of shards of them, that have gradients. The states of each
+    are two moments and, with ``master``, the fp32 parameter that is rounded.
 
-    The states are fp32 (moments in ``run.states_dtype``, if there is one) and live in
+    The states are fp32 (moments in ``run.states_dtype``, if it is given) and live in
     ``run.states_home``. The kernel reads the gradient, and reads and writes the states. On another
-    processor a ``synchronous`` one waits for the ops ``after``: by default the last ones of all
-    streams. With ``is_shard`` what it writes there are tensors of their own, the device's parts of
-    the parameters, which are returned; other devices have the other parts. ``elsewhere``: the names
-    of the parameters that are updated there, if they are not the first share of ``learned`` alone
+    processor a ``synchronous`` update waits for the ops ``after``, by default the last ones of all
+    streams. With ``is_shard`` it writes the device's parts of the parameters there as new tensors,
+    which are returned; other devices have the other parts. ``elsewhere`` has the names of the
+    parameters that are updated there, by default the first share of ``learned``
     (:func:`first_share`).
     """
     with t.scope("optimizer"):
         if run.optimizer_on is not None:
             either = (
                 "/" in run.optimizer_on
-            )  # as on the device, where an update waits for its gradient alone
+            )  # as on the device, where an update waits only for its gradient
             waits = [] if either else list(t.last_ops.values()) if after is None else list(after)
             chosen = first_share(learned, run.optimizer_share) if elsewhere is None else elsewhere
             there = [pair for pair in learned if pair[0].tensor in chosen]
@@ -86,9 +86,9 @@ def adamw(
 
 @dataclass(frozen=True)
 class RootedParameter:
-    """A parameter whose moments are new, with the ``root`` of the second one; ``changed`` is it and
-    its fp32 copy, if it has one. Its ``gradient`` lives until they have changed, as users free it
-    after the step.
+    """A parameter with new moments and the ``root`` of the second one. ``changed`` has the
+    parameter and its fp32 copy, if it has one. Its ``gradient`` lives until they have changed,
+    because users free it after the step.
     """
 
     parameter: Value
@@ -99,11 +99,12 @@ class RootedParameter:
 
 
 def moments_by_parts(t: Tape, run: Run, learned: Learned, master: bool) -> list[RootedParameter]:
-    """The first part of AdamW as torch's ``foreach`` implementation does it: new moments of all
-    parameters, and the root of each second one, which all live until :func:`update_by_parts`.
+    """The first part of AdamW in torch's ``foreach`` implementation: the new moments of all
+    parameters, and the roots of the second ones, which all live until :func:`update_by_parts`.
 
-    Each elementwise function is a pass over memory: the first moment is read and written with the
-    gradient, the second one three times (scaled, the gradient's square added, its root taken).
+    Each elementwise function is a pass over memory. The first moment is read and written with the
+    gradient; the second one is passed three times (it is scaled, the gradient's square is added,
+    its root is taken).
     """
     found = []
     with t.scope("optimizer"):
@@ -122,8 +123,8 @@ def moments_by_parts(t: Tape, run: Run, learned: Learned, master: bool) -> list[
 
 
 def update_by_parts(t: Tape, rooted: Sequence[RootedParameter]) -> None:
-    """The rest of it: the parameter decays, the root is corrected and bounded, and the parameter
-    goes by the first moment over it; a pass over memory each.
+    """The rest of AdamW: the parameter decays, the root is corrected and bounded, and the first
+    moment over the root is subtracted from the parameter. Each is a pass over memory.
     """
     with t.scope("optimizer"):
         for each in rooted:
@@ -140,8 +141,8 @@ def update_by_parts(t: Tape, rooted: Sequence[RootedParameter]) -> None:
 
 
 def first_share(learned: Learned, share: float) -> frozenset[str]:
-    """The names of the first parameters, with that share of all elements at most. Raises
-    :class:`InputError` where the first one has more.
+    """The names of the first parameters that have at most that share of all elements. Raises
+    :class:`InputError` if the first parameter has more.
     """
     most, so_far = share * sum([prod(p.shape) for p, _ in learned]), 0
     found: list[str] = []
@@ -191,8 +192,8 @@ def _on_another(
     after: Sequence[str],
     is_shard: bool,
 ) -> list[Value]:
-    """The updates on the processor of a tier; without ``master`` what it writes is the parameter
-    that it has read.
+    """Emit the updates on the processor of a tier, and return their shards; without ``master`` they
+    write the parameter that they have read.
     """
     shards: list[Value] = []
     applied: list[tuple[Value, Value]] = []

@@ -1,10 +1,10 @@
-"""Weights and caches in 8 and 4 bits: what they and their scales take, which kernels multiply them,
-and the packing that a model's ``config.json`` states, as parameters of a run.
+"""Weights and caches in 8 and 4 bits: the bytes of these and their scales, the kernels that
+multiply them, and the packing in a model's ``config.json`` as parameters of a run.
 
 A row of a packed tensor has its elements, rounded up to whole bytes, and a scale for each group of
-so many, symmetric where nothing else is said. The scale of a group of 0 is that of a whole row. Of
-schemes in a ``config.json``, those are read of whose files the bytes are known here; any other is
-left to be said.
+elements, symmetric unless something else is said. A group of 0 means that a whole row has one
+scale. Of the schemes in a ``config.json``, those are read whose files' bytes are known here; others
+have to be given as parameters.
 """
 
 import re
@@ -17,10 +17,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PackedDtype:
-    """``scale_bytes`` and ``zero_bits`` for each ``group``, and ``index_bytes`` for each column. If
-    scales are packed, too, each group of ``scales`` of them has one more in fp32.
+    """The layout of a packed tensor: ``scale_bytes`` and ``zero_bits`` for each ``group``, and
+    ``index_bytes`` for each column. If scales are packed, too, each group of ``scales`` of them has
+    one more in fp32.
 
-    ``computes`` is the dtype of an op that reads it beside operands in 16 bits.
+    ``computes`` is the dtype of an op that reads the tensor beside operands in 16 bits.
     """
 
     bits: int
@@ -28,7 +29,7 @@ class PackedDtype:
     scale_bytes: int
     computes: str
     blocks: bool = False
-    """True if a group that is given is a block of so many rows, too, as in DeepSeek-V3."""
+    """True if a given group is also a block of this many rows, as in DeepSeek-V3."""
     zero_bits: int = 0
     index_bytes: int = 0
     scales: int = 0
@@ -43,8 +44,8 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "int4": PackedDtype(4, 128, 2, "int4_weights"),
     # a zero in 16 bits beside each scale, as torchao's int4 weights and HQQ have
     "uint4": PackedDtype(4, 128, 4, "int4_weights"),
-    # what files have: a zero of as many bits beside each scale, and in GPTQ's which group each
-    # column is of
+    # the layouts of files: a zero of as many bits beside each scale, and in GPTQ's files the group
+    # of each column
     "gptq4": PackedDtype(4, 128, 2, "int4_weights", zero_bits=4, index_bytes=4),
     "gptq8": PackedDtype(8, 128, 2, "int8_weights", zero_bits=8, index_bytes=4),
     "awq4": PackedDtype(4, 128, 2, "int4_weights", zero_bits=4),
@@ -56,7 +57,7 @@ PACKINGS: Mapping[str, PackedDtype] = {
     "nvfp4": PackedDtype(4, 16, 1, "int4_weights"),
     # bitsandbytes without double quantisation: a maximum in fp32 for 64 elements
     "nf4": PackedDtype(4, 64, 4, "int4_weights"),
-    # with it, QLoRA's (T. Dettmers et al., NeurIPS 2023): these in 8 bits, 256 of them with a scale
+    # QLoRA (T. Dettmers et al., NeurIPS 2023), double quantisation: 8-bit maxima, a scale for 256
     "nf4_double": PackedDtype(4, 64, 1, "int4_weights", scales=256),
     # caches; vLLM's fp8 has one scale for all, the others a scale and a minimum in 16 bits for a
     # head's row, or as FlexGen for 64 elements
@@ -88,22 +89,22 @@ CACHES: Mapping[str, str] = {
     "int4": "int4_cache",
     "flexgen4": "flexgen4_cache",
 }
-"""Packings by the parameter of a builder."""
+"""Packings of a cache, by the value of the builder's parameter."""
 ACTIVATIONS: Mapping[str, tuple[str, ...]] = {"fp8": ("fp8_e4m3", "fp8_e5m2"), "int8": ("int8",)}
-"""The dtypes that both operands of a product can have, and the weights that this takes."""
+"""The dtypes that both operands of a product can have, and the weights that are needed for it."""
 SEPARATE = frozenset({"nf4", "nf4_double", "flexgen4"})
-"""Packings without a kernel for several rows: bitsandbytes unpacks a whole weight into 16 bits
-first.
+"""Packings without a kernel for several rows: bitsandbytes first unpacks the whole weight into 16
+bits.
 """
 FOR_TRANSFER = frozenset({"flexgen4", "flexgen4_cache"})
-"""Packings that only save bytes on the way and in memory: whatever is read is unpacked into 16 bits
-first, also for one row.
+"""Packings that save bytes only in transfers and in memory: a tensor is unpacked into 16 bits
+before it is read, even for one row.
 """
 
 
 def packed_bytes(shape: tuple[int, ...], dtype: str, group: int = 0) -> int:
-    """Bytes of a packed tensor with its scales; ``group`` 0: as usual for ``dtype``, one of
-    :data:`PACKINGS`.
+    """The bytes of a packed tensor with its scales. ``group`` 0 is the usual one of ``dtype``, one
+    of :data:`PACKINGS`.
 
     >>> (
     ...     packed_bytes((4096, 4096), "int4"),
@@ -137,20 +138,20 @@ _KEPT = (
     "ignored_layers",
     "llm_int8_skip_modules",
 )
-"""Keys that list modules which stay as they are, by the programs that write them."""
+"""Keys that list the modules which stay unpacked; each program that writes them has its own."""
 
 _OTHERWISE = ("modules_in_block_to_quantize", "dynamic")
-"""Keys that say it in other ways."""
+"""Keys that state this in other forms, which are not read."""
 
 _UNLIKE_TEXT = ("vis", "audio", "mtp", "multi_modal", "mm_")
-"""The beginnings of modules that no builder of a text model has."""
+"""Prefixes of modules that no builder of a text model has."""
 
 
 def packing_of(config: Mapping[str, Any]) -> Packed | None:
-    """The packing that a ``config.json`` asks for: none where it asks for none, ``None`` for one
-    that is not known.
+    """Return the packing that a ``config.json`` requests: empty if it requests none, ``None`` for
+    one that is not known.
 
-    Which modules it leaves as they are say :func:`kept_modules`.
+    :func:`kept_modules` lists the modules that it leaves unpacked.
 
     >>> packing_of({"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 64}})
     {'weights': 'gptq4', 'group': 64}
@@ -172,8 +173,7 @@ def packing_of(config: Mapping[str, Any]) -> Packed | None:
 
 
 def kept_modules(config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The modules that a config which :func:`packing_of` knows leaves as they are, by name or
-    pattern.
+    """The modules that a config known to :func:`packing_of` leaves unpacked, by name or pattern.
 
     >>> kept_modules(
     ...     {"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}}
@@ -185,11 +185,11 @@ def kept_modules(config: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def covers(module: str, weight: str) -> bool:
-    """Return whether the module, or all that a pattern such as ``*.mlp.gate`` or ``re:.*gate$``
-    stands for, has a weight in it.
+    """Return whether the module has the weight in it; the module may be a pattern such as
+    ``*.mlp.gate`` or ``re:.*gate$``.
 
-    Whatever stands before the layers differs between programs. A regular expression that is more
-    than a pattern covers everything.
+    Programs differ in the part of a name before the layers, which is ignored. A regular expression
+    that is more than a pattern covers everything.
 
     >>> (
     ...     covers("model.layers.0.mlp", "model.layers.0.mlp.up_proj.weight"),
@@ -267,7 +267,7 @@ def _fp8(said: Mapping[str, Any]) -> Packed | None:
 
 
 def _modelopt(said: Mapping[str, Any]) -> Packed | None:
-    """NVIDIA's ModelOpt: the names of its algorithms."""
+    """The packing of NVIDIA's ModelOpt, by the name of its algorithm."""
     asked = said.get("quant_algo")
     if asked is None:
         return {}
@@ -290,8 +290,8 @@ _MODELOPT: Mapping[str, Packed] = {
 
 
 def _compressed_tensors(said: Mapping[str, Any]) -> Packed | None:
-    """One group of all linear layers, with scales of rows, of groups, of blocks, or of the whole
-    tensor.
+    """The packing of compressed-tensors with one group of all linear layers, and scales of rows,
+    groups, blocks, or the whole tensor.
     """
     groups = said.get("config_groups")
     (only,) = groups.values() if isinstance(groups, Mapping) and len(groups) == 1 else (None,)
@@ -347,4 +347,4 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Packed | None]] = {
     "bitsandbytes": _bitsandbytes,
     "mxfp4": lambda said: {"weights": "mxfp4", "packed": "experts"},
 }
-"""By ``quant_method``."""
+"""Functions that read a packing, by ``quant_method``."""

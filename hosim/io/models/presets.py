@@ -52,7 +52,7 @@ def _read(
     vocab: int,
     **more: Any,
 ) -> Layered:
-    """Return what a ``config.json`` of the type ``kind`` with these sizes gives."""
+    """Return the sizes for a ``config.json`` of the type ``kind`` with these keys."""
     sizes = {
         "hidden_size": hidden,
         "num_hidden_layers": layers,
@@ -309,11 +309,11 @@ _UNBUILT: Mapping[str, Mapping[str, Any]] = {
     "command-r-35b": {"logit_scale": 0.0625},
     "deepseek-v3": {"quantization_config": {"quant_method": "fp8"}, "num_nextn_predict_layers": 1},
 }
-"""Features of the published configuration of a preset that builders do not model."""
+"""Features of presets' published configurations that builders do not model."""
 
 
 def left_out_of(preset: str) -> tuple[str, ...]:
-    """A line for each thing that the published model of a preset has and the builder leaves out.
+    """Lines for the parts of a preset's published model that the builder omits.
 
     >>> left_out_of("gpt-oss-20b")
     ('the quantisation of the weights (mxfp4): all are in the dtype of the run; weights=mxfp4 packs them',)

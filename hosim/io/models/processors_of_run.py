@@ -1,5 +1,5 @@
-"""The parts of a run on the processors of tiers below the device, and what they demand of the rest
-of the run.
+"""The parts of a run on the processors of lower tiers, and their requirements on the rest of the
+run.
 """
 
 import re
@@ -11,15 +11,17 @@ from hosim.graph import DEVICE
 from hosim.io.models.config import Layered, Run
 
 _HOMES = {"optimizer_on": "states_home", "experts_on": "experts_home", "attention_on": "cache_home"}
-"""The home of what only the ops of another processor read, which is by default its tier."""
+"""The parameters for the homes of tensors that only the ops of another processor read; by default
+its tier.
+"""
 
 PROCESSORS = (*_HOMES, "layers_on")
 """The parameters of a run that place ops on the processor of a tier."""
 
 
 def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
-    """The run with the homes that its processors imply. Raises :class:`InputError` for parts that
-    the phase or the model does not have.
+    """Return the run with the homes that its processors imply. Raises :class:`InputError` for parts
+    that the phase or the model does not have.
 
     >>> from hosim.io.models import PRESETS
     >>> at_home((), PRESETS["llama-3.1-8b"], Run(phase="train", optimizer_on="ddr")).states_home
@@ -27,7 +29,7 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
     """
     refuse(_of_optimizer(given, run))
     refuse(_of_parts(config, run))
-    # where a plan chooses, what these ops read has no home
+    # if a plan chooses the processor, the tensors that these ops read have no implied home
     implied = {
         home: tier
         for key, home in _HOMES.items()
@@ -39,7 +41,7 @@ def at_home(given: Collection[str], config: Layered, run: Run) -> Run:
 
 
 def _of_optimizer(given: Collection[str], run: Run) -> Sequence[Rule]:
-    """There is an optimizer to run on another processor, and it can run there as is asked."""
+    """Rules for an optimizer on another processor: there is one, and it can run there."""
     optimizer = run.optimizer_on
     return (
         (
@@ -67,7 +69,7 @@ def _of_optimizer(given: Collection[str], run: Run) -> Sequence[Rule]:
 
 
 def _of_parts(config: Layered, run: Run) -> Sequence[Rule]:
-    """The phase and the model have the parts that run on other processors."""
+    """Rules for parts on other processors: the phase and the model have them."""
     experts, heads, layers = run.experts_on, run.attention_on, run.layers_on
     latent = int(getattr(config, "kv_lora_rank", 0)) > 0
     return (

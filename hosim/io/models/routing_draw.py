@@ -1,16 +1,16 @@
-"""Seeded routing traces with the two regularities that published traces of mixture-of-experts
-models have.
+"""Seeded routing traces with the two regularities of published traces of mixture-of-experts models.
 
 *Popularity.* Some experts are chosen more often than others: each gate ranks its experts at random,
 and draws the expert of rank r with a weight of ``1 / r ** zipf``. *Temporal locality.* Experts
 chosen in one step are likely to be chosen in the next: each expert of the previous step stays with
 probability ``persistence``, and drawn experts fill the rest. Mixtral repeats choices from token to
-token more often than at random (A. Q. Jiang et al., Mixtral of Experts, 2024, section 5); A.
+token more often than at random (A. Q. Jiang et al., Mixtral of Experts, 2024, section 5). A.
 Eliseev and D. Mazur, Fast inference of mixture-of-experts language models with offloading, 2023,
 exploit that with an LRU cache of experts.
 
-*How far draws differ.* A graph has one draw, and as many experts of each gate as its tokens are
-expected to choose. :func:`draw_spread` says by how much others differ, drawn token by token.
+*Spread of draws.* A graph has one draw, with as many experts of each gate as its tokens are
+expected to choose. :func:`draw_spread` returns by how much other draws differ, which are drawn
+token by token.
 
 All draws use :meth:`random.Random.random`, whose sequence for a seed Python guarantees, so that a
 seed means the same trace everywhere.
@@ -39,8 +39,8 @@ def generate(
     zipf: float = 1.0,
     persistence: float = 0.5,
 ) -> Routing:
-    """A trace of ``steps`` steps in which each gate chooses ``top`` of its experts, or each its own
-    number of them.
+    """Return a trace of ``steps`` steps in which each gate chooses ``top`` of its experts; a
+    sequence has a number for each gate.
 
     ``zipf`` 0 makes all experts equally popular; ``persistence`` is between 0 and 1. The trace of
     gate g does not depend on the gates after it. Raises :class:`InputError` for invalid arguments.
@@ -79,7 +79,7 @@ def generate(
 def _choices(
     random: Random, experts: int, steps: int, top: int, zipf: float, persistence: float
 ) -> list[tuple[int, ...]]:
-    """Return the choices of one gate in each step, each choice ascending."""
+    """Return the choices of one gate in each step, each in ascending order."""
     ranked: list[int] = []
     for e in range(experts):
         ranked.insert(int(random.random() * (len(ranked) + 1)), e)
@@ -99,7 +99,7 @@ def _choices(
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The choices of a model's gate: ``count`` candidates in all, ``top`` by each of ``tokens``."""
+    """The choices of a gate: ``count`` candidates in all, ``top`` by each of ``tokens`` tokens."""
 
     count: int
     tokens: int
@@ -107,20 +107,20 @@ class Chosen:
 
 
 _OTHERS, _TOKENS, _FEWEST = 16, 1024, 4
-"""Other draws that are looked at; fewer where they have more choices of tokens than this together,
-and so many at least.
+"""The most other draws, the token choices that they may have in all (more choices mean fewer
+draws), and the fewest draws.
 """
 
 
 def draw_spread(
     routing: Routing, chosen: Sequence[Chosen], *, seed: int, zipf: float, persistence: float
 ) -> float:
-    """Return by what share the experts that have to come in other draws differ from those of a
-    trace: the root of the mean square.
+    """Return the relative difference between other draws and a trace in the number of experts to
+    load: the root of the mean square.
 
-    An expert has to come in each step in which its gate chooses it and has not chosen it in the
-    step before. In the other draws each token chooses by itself, by the same ``zipf`` and
-    ``persistence``; gates draw independently, and alike gates have one and the same mean.
+    An expert has to be loaded in each step in which its gate chooses it and did not choose it in
+    the previous step. In the other draws each token chooses by itself, with the same ``zipf`` and
+    ``persistence``; gates draw independently, and gates of equal sizes share one mean.
     """
     steps = len(routing.steps)
     own = sum(_coming([step[g] for step in routing.steps]) for g in range(len(routing.gates)))
@@ -149,8 +149,8 @@ def draw_spread(
 
 
 def _coming(steps: Iterable[Iterable[int]]) -> int:
-    """Return the number of experts that are chosen in a step and were not in the step before, over
-    all steps.
+    """Return the number of experts that are chosen in a step and were not chosen in the previous
+    one, summed over all steps.
     """
     count, before = 0, frozenset[int]()
     for step in steps:
@@ -162,15 +162,13 @@ def _coming(steps: Iterable[Iterable[int]]) -> int:
 def _by_tokens(
     random: Random, experts: int, tokens: int, top: int, steps: int, zipf: float, persistence: float
 ) -> Iterator[set[int]]:
-    """Yield what a gate chooses in each step, where each of its tokens draws for itself."""
+    """Yield the experts that a gate chooses in each step if each of its tokens draws by itself."""
     weights = [(rank + 1) ** -zipf for rank in range(experts)]
     kept: list[list[int]] = [[] for _ in range(tokens)]
     for _ in range(steps):
         for n, last in enumerate(kept):
             now = [e for e in last if random.random() < persistence]
-            if (
-                len(now) < top
-            ):  # the first of so many arrivals at these rates: draws without putting back
+            if len(now) < top:  # draws without replacement: the first arrivals at these rates
                 arrival = {
                     e: -log(1 - random.random()) / weights[e]
                     for e in range(experts)
@@ -182,10 +180,10 @@ def _by_tokens(
 
 
 def _draw(random: Random, weights: dict[int, float]) -> int:
-    """One of the keys, with probability in proportion to its weight."""
+    """Return one of the keys, with a probability in proportion to its weight."""
     left = random.random() * sum(weights.values())
     for e, weight in weights.items():
         left -= weight
         if left < 0:
             return e
-    return next(reversed(weights))  # rounding left a crumb
+    return next(reversed(weights))  # rounding left a remainder

@@ -1,4 +1,4 @@
-"""Checks on a run of a model: settings that do not go together are refused by name."""
+"""Checks on a run of a model: settings that exclude each other are refused by name."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from hosim.plain_text import shown
 
 
 def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
-    """Raise :class:`InputError`, naming the parameter, unless the fields of ``run`` go together;
-    ``given`` are those that the user gave.
+    """Raise :class:`InputError`, which names the parameter, unless the fields of ``run`` go
+    together; ``given`` are those that the user gave.
     """
     refuse(_lengths(given, run, isinstance(config, Decoder)))
     refuse(_without_blocks(given, run))
@@ -28,14 +28,14 @@ def check_given(given: Mapping[str, Any], config: Layered, run: Run) -> None:
 
 
 _LEAST_OF_A_LAYER = 40
-"""A layer of a micro-batch has no fewer ops and tensors, going forward and backward: with more of
-them a graph is not begun.
+"""The fewest ops and tensors of a layer of a micro-batch, forward and backward. If these alone
+exceed the limit of records, the graph is refused before it is built.
 """
 
 
 def check_sizes(config: Layered, run: Run) -> None:
-    """Raise :class:`InputError`, naming the parameter, unless the model has what ``run`` divides,
-    chooses and repeats.
+    """Raise :class:`InputError`, which names the parameter, unless the model has the parts that
+    ``run`` divides, chooses and repeats.
     """
     _check_shards(config, run)
     refuse(_of_choices(config, run))
@@ -46,7 +46,9 @@ def check_sizes(config: Layered, run: Run) -> None:
 
 
 def _lengths(given: Mapping[str, Any], run: Run, is_decoder: bool) -> Sequence[Rule]:
-    """A phase has one length; another one is refused where the one that it has is not given."""
+    """Rules for lengths: a phase has one; another one is refused if the phase's own is
+    not given.
+    """
     context = "context" in given and "sequence" not in given
     sequence = "sequence" in given and "context" not in given
     decodes = run.phase == "decode"
@@ -73,8 +75,8 @@ def _without_blocks(given: Mapping[str, Any], run: Run) -> Sequence[Rule]:
 
 
 def _check_schedule(given: Mapping[str, Any], config: Layered, run: Run) -> None:
-    """Raise :class:`InputError` unless the schedule is one that a step of so many stages and
-    micro-batches has.
+    """Raise :class:`InputError` unless the schedule fits the numbers of stages and
+    micro-batches.
     """
     if not run.training:
         refuse(
@@ -126,14 +128,14 @@ _OF_TRAINING = (
     *("loss", "foreach", "main_gradients", "checkpoint", "checkpoint_layers", "lora_rank"),
     *("optimizer", "optimizer_on", "optimizer_share", "update", "states_dtype", "states_home"),
 )
-"""The fields that an inference would leave out without a word."""
+"""The fields that an inference would silently ignore."""
 
 _UNSET = {field.name: field.default for field in fields(Run)}
 
 
 def _of_training(given: Mapping[str, Any], config: Layered, run: Run) -> Sequence[Rule]:
-    """A loss and states are where a step has them, and the head is computed in chunks where it can
-    be.
+    """Rules for training: only a step with a loss and states has these, and the head is computed in
+    chunks only if it can be.
     """
     unlike = getattr(config, "final_softcap", False) or getattr(config, "head_bias", False)
     return (
@@ -161,7 +163,7 @@ def _of_training(given: Mapping[str, Any], config: Layered, run: Run) -> Sequenc
 
 
 def _of_data(given: Mapping[str, Any], run: Run) -> Sequence[Rule]:
-    """The devices of data parallelism can share what they are to."""
+    """Rules for data parallelism: the devices can share what they are asked to share."""
     return (
         ("zero", run.zero > 3, f"expected a stage of ZeRO from 0 to 3, got {run.zero}"),
         (
@@ -199,7 +201,9 @@ def _of_data(given: Mapping[str, Any], run: Run) -> Sequence[Rule]:
 
 
 def _of_adapters(run: Run) -> Sequence[Rule]:
-    """Each device has whole adapters, and names of projections are in ``lora_modules``."""
+    """Rules for adapters: each device has whole ones, and ``lora_modules`` has names of
+    projections.
+    """
     named, adapts = run.lora_modules, run.lora_rank is not None
     divided = run.tensor > 1 or run.context_parallel > 1 or run.expert > 1 or run.zero == 3
     return (
@@ -223,7 +227,7 @@ def _of_adapters(run: Run) -> Sequence[Rule]:
 
 
 def _of_sequence_parallel(config: Layered, run: Run) -> Sequence[Rule]:
-    """The devices that share layers can have tokens of their own between products."""
+    """Rules for devices that share layers and have tokens of their own between products."""
     where = "sequence_parallel"
     return (
         (where, run.tensor == 1, "one device has all tokens; give tensor, too"),
@@ -246,7 +250,7 @@ def _is_latent(config: Layered) -> bool:
 
 
 def _of_context_parallel(config: Layered, run: Run) -> Sequence[Rule]:
-    """Devices can share the tokens of a sequence."""
+    """Rules for devices that share the tokens of a sequence."""
     where, devices = "context_parallel", run.context_parallel
     alibi = getattr(config, "positions", "") == "alibi"
     scored = key_heads(config, run) if isinstance(config, Decoder) and config.attention_sinks else 0
@@ -273,7 +277,7 @@ def _of_context_parallel(config: Layered, run: Run) -> Sequence[Rule]:
 
 
 def _of_packed(config: Layered, run: Run) -> Sequence[Rule]:
-    """There are kernels for weights and a cache that are packed so."""
+    """Rules for packed weights and caches: there are kernels for them."""
     experts = int(getattr(config, "num_experts", 0))
     fixed = {"mxfp4": 32, "nvfp4": 16}.get(run.weights or "")
     taken = ACTIVATIONS.get(run.activations or "", ())
@@ -330,13 +334,13 @@ def _of_packed(config: Layered, run: Run) -> Sequence[Rule]:
 
 
 def _check_shards(config: Any, run: Run) -> None:
-    """Raise :class:`InputError` unless the model has the wanted positions and layers, and the
-    devices divide evenly what they share.
+    """Raise :class:`InputError` unless the model has the requested positions and layers, and the
+    devices can share its parts evenly.
     """
     names = {f.name for f in fields(config)}
     key, tokens = ("context", run.context) if run.phase == "decode" else ("sequence", run.sequence)
     positions = positions_of(config)
-    # more devices than heads of keys have copies of them, and a vocabulary is padded
+    # if there are more devices than heads of keys, they have copies; a vocabulary is padded
     heads = (
         ("num_key_value_heads",) if run.tensor < getattr(config, "num_key_value_heads", 1) else ()
     )
@@ -380,8 +384,8 @@ _STAGE = re.compile(r"[1-9][0-9]{0,8}")
 
 
 def _check_stage_layers(layers: int, run: Run) -> None:
-    """Raise :class:`InputError` unless each stage has layers, and all stages together as many as are
-    taken of the model.
+    """Raise :class:`InputError` unless each stage has layers, and all stages together have the
+    layers that are built.
     """
     if run.stage_layers is None:
         return
@@ -398,14 +402,14 @@ def _check_stage_layers(layers: int, run: Run) -> None:
 
 
 def positions_of(config: Layered) -> int:
-    """Return the number of positions that a model has; 0: no limit."""
+    """Return the number of positions that a model has; 0 if it has no limit."""
     return int(
         getattr(config, "max_position_embeddings", getattr(config, "max_target_positions", 0))
     )
 
 
 def _of_choices(config: Any, run: Run) -> Sequence[Rule]:
-    """Experts and blocks are chosen where the run has some."""
+    """Rules for choices: the run has experts and blocks to choose from."""
     experts = int(getattr(config, "num_experts", 0))
     top = int(getattr(config, "num_experts_per_tok", 0))
     mine, chosen, blocks = experts // run.expert, run.chosen_experts, run.kv_block is not None
@@ -439,7 +443,7 @@ def _of_choices(config: Any, run: Run) -> Sequence[Rule]:
 
 
 def _of_one_phase(config: Any, run: Run) -> Sequence[Rule]:
-    """Training recomputes, and inference merges, where the rest of the run lets them."""
+    """Rules for options of one phase: recomputation in training, merged kernels in inference."""
     return (
         (
             "checkpoint_layers",
@@ -488,7 +492,7 @@ def _of_one_phase(config: Any, run: Run) -> Sequence[Rule]:
 
 
 def _of_mixers(config: Decoder, run: Run) -> Sequence[Rule]:
-    """The mixers of a model are built for such a run."""
+    """Rules for a model's mixers: they are built for this run."""
     kinds = [dict(kind) for kind in config.kinds] or [{}]
     mixers = {
         name for kind in kinds for name in str(kind.get("mixer", config.mixer)).split("+")
@@ -537,8 +541,8 @@ def _of_mixers(config: Decoder, run: Run) -> Sequence[Rule]:
 
 
 def _of_positions(config: Layered) -> Sequence[Rule]:
-    """Heads share those of keys evenly. A head and a table of positions have a size, and the
-    positions are some that heads have.
+    """Rules for heads and positions: heads share those of keys evenly, heads and tables have a
+    size, and heads support the kind of positions.
     """
     kind, width = getattr(config, "positions", ""), int(getattr(config, "head_dim", 1))
     heads, of_keys = (
@@ -575,8 +579,8 @@ def _of_positions(config: Layered) -> Sequence[Rule]:
 
 
 def _check_size(config: Layered, run: Run) -> None:
-    """Raise :class:`InputError` if the device's part of the model has too many layers, or too much
-    of its own in each of them.
+    """Raise :class:`InputError` if the device's part of the model has too many layers, or a layer
+    has too many parts.
     """
     layers = within(
         "layers", len(layers_of(config, run)), where="config" if run.layers is None else "layers"

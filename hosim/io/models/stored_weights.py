@@ -1,5 +1,5 @@
-"""The weights of a model as a file of llama.cpp has them: the size of each by its type, beside the
-shape that a builder gives it.
+"""The weights of a model in a file of llama.cpp: the size of each by its type, for the shape that a
+builder gives it.
 """
 
 import re
@@ -17,15 +17,15 @@ from hosim.plain_text import counted
 from hosim.units import human_size
 
 # -- names in files of llama.cpp -------------------------------------------------------------------
-# The names that the weights of a decoder have in llama.cpp's files (GGUF), beside those that
-# builders give them.
+# The names of a decoder's weights in llama.cpp's files (GGUF), by the names that builders give
+# them.
 
 _OUTSIDE: Mapping[str, str] = {
     "embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
 }
-"""Modules outside layers, by how their names end."""
+"""Modules outside layers, by the endings of their names."""
 
 _INSIDE: Mapping[str, tuple[str, ...]] = {
     "input_layernorm": ("attn_norm",),
@@ -61,7 +61,9 @@ _INSIDE: Mapping[str, tuple[str, ...]] = {
     },
     "mlp.shared_expert_gate": ("ffn_gate_inp_shexp",),
 }
-"""Modules of a layer. A tensor that holds several weights of a file has the names of all."""
+"""Modules of a layer. A tensor that holds several weights of a file has the names of
+all of them.
+"""
 
 _EXPERTS: Mapping[str, tuple[str, ...]] = {
     "gate_up_proj": ("ffn_gate_exps", "ffn_up_exps"),
@@ -83,8 +85,8 @@ _OWN = re.compile(r"^(blk\.\d+\.|token_embd|output)[a-z0-9_.]*$")
 
 
 def gguf_names(tensor: str) -> tuple[str, ...]:
-    """The weights of a GGUF that a tensor of a builder holds; none where that is not known. A name
-    of a GGUF stands for itself.
+    """The weights of a GGUF that a tensor of a builder holds; none if it is not known. A name of a
+    GGUF stands for itself.
 
     >>> (
     ...     gguf_names("model.layers.3.mlp.gate_up_proj"),
@@ -102,7 +104,8 @@ def gguf_names(tensor: str) -> tuple[str, ...]:
 
 
 def gguf_names_in(tensor: str, there: Container[str]) -> tuple[str, ...]:
-    """The same for a file that has these weights; none where it has not all that belong together.
+    """The same for a file with the weights ``there``; none if some of those that belong together
+    are missing.
 
     >>> gguf_names_in("model.layers.0.self_attn.kv_b_proj.weight", {"blk.0.attn_kv_b.weight"})
     ('blk.0.attn_kv_b.weight',)
@@ -114,7 +117,7 @@ def gguf_names_in(tensor: str, there: Container[str]) -> tuple[str, ...]:
 
 
 def _choices(tensor: str) -> list[tuple[str, ...]]:
-    """The usual names, and after them those of some files."""
+    """The usual names, followed by those in some files."""
     if _OWN.match(tensor):
         return [(tensor,)]
     found = _LAYER.match(tensor)
@@ -152,7 +155,7 @@ def _choices(tensor: str) -> list[tuple[str, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class GgufType:
-    """``block`` elements of a row are ``size`` bytes together."""
+    """A type of weights: ``block`` elements of a row take ``size`` bytes together."""
 
     name: str
     block: int
@@ -178,7 +181,7 @@ BY_NAME: Mapping[str, GgufType] = MappingProxyType({each.name: each for each in 
 
 
 def bytes_of(name: str, elements: int) -> int:
-    """Bytes of so many elements of a type, which are whole blocks.
+    """The bytes of ``elements`` elements of a type, which are whole blocks.
 
     >>> bytes_of("Q4_K", 4096), bytes_of("MXFP4", 64), bytes_of("F32", 3)
     (2304, 34, 12)
@@ -188,8 +191,8 @@ def bytes_of(name: str, elements: int) -> int:
 
 
 def computes_of(size: int, elements: int) -> str:
-    """The dtype of an op beside operands in 16 bits that reads ``elements`` in ``size`` bytes;
-    empty: that of its other operands.
+    """The dtype of an op that reads ``elements`` in ``size`` bytes beside operands in 16 bits;
+    empty means the dtype of its other operands.
 
     >>> computes_of(4608, 8192), computes_of(34, 32), computes_of(2, 1)
     ('int4_weights', 'int8_weights', '')
@@ -199,8 +202,8 @@ def computes_of(size: int, elements: int) -> str:
 
 
 GGUF = "gguf"
-"""The key under which a config has what the header of a GGUF says of its weights: type and elements
-of each by name.
+"""The key under which a config has the type and the elements of each weight, by name, from the
+header of a GGUF.
 """
 
 _NO_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -208,8 +211,8 @@ _NO_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_sh
 
 
 class StoredWeights:
-    """The weights of a file by name, each with its type and its elements; it remembers which of
-    them a builder has asked for.
+    """The weights of a file by name, each with its type and its elements. It remembers which of
+    them a builder has requested.
     """
 
     def __init__(self, weights: Mapping[str, Sequence[Any]]) -> None:
@@ -218,8 +221,8 @@ class StoredWeights:
         self._missing: list[str] = []
 
     def as_stored(self, value: Value, kind: str) -> Value:
-        """A tensor that a builder makes, of a ``kind``, with what it takes in the file; itself
-        where the file has none of it.
+        """Return a builder's tensor, of a ``kind``, with its size in the file; unchanged if the
+        file does not have it.
         """
         learned = kind in WEIGHTS_OF_MODELS
         found = (
@@ -236,11 +239,11 @@ class StoredWeights:
     def of(
         self, tensor: str, shape: Sequence[int], *, is_learned: bool = True
     ) -> tuple[int, int, str] | None:
-        """Bytes and elements of a builder's tensor in the file, and the dtype of an op that reads
-        it; ``None`` where the file has none.
+        """The bytes and elements of a builder's tensor in the file, and the dtype of an op that
+        reads it; ``None`` if the file does not have it.
 
-        A file has to have what ``is_learned``, and may have others.
-        Raises :class:`InputError` where the file has another number of elements.
+        A tensor that ``is_learned`` and not in the file counts as missing; other tensors may be
+        absent. Raises :class:`InputError` if the file has another number of elements.
         """
         names = gguf_names_in(tensor, self._weights)
         if not names:
@@ -264,8 +267,8 @@ class StoredWeights:
         return size, elements, computes_of(size, elements)
 
     def left_out(self, layers: int | None) -> tuple[str, ...]:
-        """A line for weights of the file that the step does not have, of its first ``layers``, and
-        one for those that the file lacks.
+        """A line for weights of the file that the step, of its first ``layers``, does not use, and
+        one for weights that the file lacks.
         """
         lines = []
         unused = [
@@ -301,8 +304,8 @@ def _layer(name: str) -> int:
 
 
 def stored_weights(keys: Keys) -> StoredWeights | None:
-    """Return the weights that a config has under :data:`GGUF`; ``None`` where it has nothing.
-    Raises :class:`InputError`.
+    """Return the weights that a config has under :data:`GGUF`; ``None`` if it has none. Raises
+    :class:`InputError`.
     """
     said = keys.value(GGUF)
     if said is None:

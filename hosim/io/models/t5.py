@@ -26,11 +26,11 @@ from hosim.io.models.tape import Tape, Value
 
 @dataclass(frozen=True, slots=True)
 class T5:
-    """Fields as in the public ``config.json`` files.
+    """The sizes of T5. Fields are named as in the public ``config.json`` files.
 
-    ``num_layers`` are those of the encoder; ``num_decoder_layers`` 0: as many. ``gated``: an MLP is
-    ``wo(gelu(wi_0) * wi_1)``, else ``wo(relu(wi))``. An output layer that is not the embedding
-    takes results that are not scaled (T5 1.1, FLAN-T5).
+    ``num_layers`` are those of the encoder; ``num_decoder_layers`` 0 means as many. ``gated``: an
+    MLP is ``wo(gelu(wi_0) * wi_1)``, else ``wo(relu(wi))``. If the output layer is not the
+    embedding, its input is not scaled (T5 1.1, FLAN-T5).
     """
 
     d_model: int
@@ -47,15 +47,15 @@ class T5:
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers of the half that has more."""
+        """The layers of the half that has more."""
         return max(self.num_layers, self.num_decoder_layers)
 
 
 def t5(t: Tape, config: T5, run: Run) -> Value:
-    """The loss in training, else the logits; source and target are of ``sequence`` tokens each.
+    """The loss in training, else the logits; source and target have ``sequence`` tokens each.
 
-    A decode gives the logits of the next token from caches of ``context`` tokens of the target and
-    ``sequence`` of the source.
+    A decode returns the logits of the next token, from caches of ``context`` tokens of the target
+    and ``sequence`` of the source.
     """
     shape = (run.batch, run.tokens)
     rows = run.batch * run.tokens * (1 if run.phase == "decode" else 2)
@@ -182,7 +182,7 @@ def _attention(
 
 
 def _product(t: Tape, a: Value, b: Value, shape: tuple[int, ...], inner: int, label: str) -> Value:
-    """A product of matrices for each head, with ``inner`` added up."""
+    """A matrix product for each head, with sums of ``inner`` products."""
     flops = 2 * shape[0] * shape[1] * shape[2] * shape[3] * inner
     y = t.op(label, "matmul", [a, b], shape, flops=flops)
 
@@ -196,7 +196,7 @@ def _product(t: Tape, a: Value, b: Value, shape: tuple[int, ...], inner: int, la
 
 
 def _norm(t: Tape, run: Run, name: str, x: Value) -> Value:
-    """The root mean square in fp32 beside ``x``, which is scaled in its own dtype."""
+    """The norm of ``x``: the root mean square in fp32, and the scaling in the dtype of ``x``."""
     with t.scope(name):
         weight = t.parameter("weight", x.shape[-1:], run.dtype)
         variance = mean(t, square(t, cast(t, x, "fp32")))

@@ -1,10 +1,10 @@
-"""A tape writes the ops of a model into a graph and records how to differentiate them.
+"""A tape writes the ops of a model into a graph, and records how to differentiate them.
 
-Model code calls functions (:mod:`hosim.io.models.functions`) on :class:`Value` s. Each emits its ops
-at once. In training it also records how to emit the ops of its gradient; :meth:`Tape.backward`
-plays the records in reverse, as autograd does. The layers of a model are thus written once, and
-inference, training and recomputation follow. A training step keeps exactly the activations that an
-op of the backward pass uses.
+Model code calls functions (:mod:`hosim.io.models.functions`) on :class:`Value` s. Each emits its
+ops at once. In training it also records how to emit the ops of its gradient; :meth:`Tape.backward`
+plays the records in reverse, as autograd does. A model's layers are thus written once, for
+inference, training and recomputation. A training step keeps exactly the activations that an op of
+the backward pass uses.
 """
 
 from collections import Counter, deque
@@ -29,20 +29,20 @@ _WIDTH = {dtype: -rank for rank, dtype in enumerate([*ITEM_BYTES, *PACKINGS])}
 __all__ = ["ITEM_BYTES", "Learned", "Note", "Tape", "Value"]
 
 Note = tuple[Value, Callable[[Value], None]]
-"""A result, and what passes its gradient on."""
+"""A result, and the function that passes its gradient on."""
 
 
 Learned = list[tuple[Value, Value]]
-"""Parameters, each with its gradient."""
+"""Parameters with their gradients."""
 
 
 class TapedWork(TypedDict, total=False):
-    """Work and memory of an op, as :class:`hosim.graph.Op` has them.
+    """The work and memory of an op, as :class:`hosim.graph.Op` has them.
 
-    ``accessed`` defaults to what it reads and writes, mutated tensors twice. ``computes`` is its
-    dtype; without, that of its first input if it has FLOP, else the widest that it uses. A result
-    that is the gradient of ``gradient_of``, a parameter, is of kind ``gradient``, if it is the
-    first one.
+    ``accessed`` defaults to the bytes that the op reads and writes; mutated tensors count twice.
+    ``computes`` is its dtype; the default is that of its first input if it has FLOP, else the
+    widest that it uses. The first gradient of the parameter ``gradient_of`` is of kind
+    ``gradient``.
     """
 
     flops: int
@@ -56,8 +56,8 @@ class TapedWork(TypedDict, total=False):
 
 
 class TapedOp(TapedWork, total=False):
-    """Work of an op, and what it waits for: its stream, other ops, and other stages by a message;
-    a measured duration in nanoseconds.
+    """The work of an op, its stream, the ops that it waits for (``deps``), its ``message`` with
+    other stages, and its measured duration in nanoseconds, if there is one.
     """
 
     stream: str
@@ -67,14 +67,14 @@ class TapedOp(TapedWork, total=False):
 
 
 class Tape:
-    """Ops being written. ``training``: whether functions note their gradients.
+    """The ops of a model while they are written. ``training``: functions note their gradients.
 
-    ``main_gradients``: whether those of parameters are added to fp32 ones that outlive the step, as
-    Megatron does. ``frozen``: whether only adapters learn. ``micro_batch`` begins the names of ops
-    and inputs, so that those of several micro-batches are apart; parameters are the same.
-    ``in_parts``: whether tensors of which ops use parts are cut into them; else all are whole.
-    ``stored``: the weights of a file, which say what tensors take.
-    ``last_ops`` has the name of the op of each stream that was emitted last.
+    ``main_gradients``: the gradients of parameters are added to fp32 ones that outlive the step, as
+    in Megatron-LM. ``frozen``: only adapters learn. ``micro_batch`` begins the names of ops and
+    inputs and so tells micro-batches apart; parameters are shared. ``in_parts``: tensors of which
+    ops use parts are cut into these; otherwise all tensors are whole. ``stored``: the weights of a
+    file, which give the bytes of tensors. ``last_ops`` has the name of the last op emitted on each
+    stream.
     """
 
     def __init__(
@@ -104,10 +104,10 @@ class Tape:
         self.gates: dict[str, list[tuple[tuple[str, ...], tuple[str, ...]]]] = {}
         self.choices: list[
             tuple[int, tuple[int, ...]]
-        ] = []  # how many of its candidates each gate chooses, and the shape of what it gives
+        ] = []  # how many of its candidates each gate chooses, and the shape of its result
         self.in_parts = (
             in_parts and not training
-        )  # gradients are whole, and with them what learns by them
+        )  # gradients are whole, and so are the parameters that learn by them
         self._maker: dict[str, str] = {}
         self._own: set[str] = set()  # gradients made for a parameter
         self._learned: set[str] = set()  # gradients of parameters
@@ -120,17 +120,17 @@ class Tape:
         self._processor = self._also_on = ""
         self._narrowed: dict[tuple[str, str, str], Value] = {}
         self._makers_again: dict[str, Callable[[], Value]] = {}
-        # results that selective recomputation does not compute again, and None where it does
+        # results that selective recomputation keeps; None for those that it recomputes
         self._keeps: deque[tuple[Value, ...] | None] | None = None
-        self._keeps_next: Iterator[bool] = repeat(True)  # whether that of the next product is kept
+        self._keeps_next: Iterator[bool] = repeat(True)  # True if the next product's is kept
 
     def choose(
         self, gate: Value, candidates: Sequence[tuple[Sequence[Value], Sequence[Value]]], count: int
     ) -> None:
-        """The op that gives ``gate`` decides which ``count`` of ``candidates`` are used, each (its
-        own tensors, the results of its ops).
+        """Record that the op which makes ``gate`` chooses ``count`` of ``candidates``. Each
+        candidate has tensors of its own, and the results of its ops.
 
-        Without ops of its own, a candidate that is not chosen is left out of what ops read.
+        If a candidate without ops is not chosen, ops do not read its tensors.
         """
         self.gates[self._maker[gate.tensor]] = [
             (
@@ -157,12 +157,12 @@ class Tape:
         parts: Mapping[str, Sequence[int]] | None = None,
         of: str = "",
     ) -> Value:
-        """A tensor that exists from the start, made at first use. ``name`` is under the current
-        scope.
+        """Return a tensor that exists from the start; it is made at first use. ``name`` is within
+        the current scope.
 
-        ``parts``: the shapes of the parts that ops use apart, which are tensors of their own
-        (docs/contract.md, rule 1); one without elements is none. ``of``: the tensor that this one
-        is a part of.
+        ``parts``: the shapes of the parts that ops use separately. Each part is a tensor of its own
+        (docs/contract.md, rule 1), unless it has no elements. ``of``: the tensor that this one is a
+        part of.
         """
         full = (
             (self.micro_batch if kind == "input" else "")
@@ -200,7 +200,9 @@ class Tape:
         parts: Mapping[str, Sequence[int]] | None = None,
         adapter: bool = False,
     ) -> Value:
-        """A tensor that the model learns, unless it is frozen and no ``adapter``."""
+        """Return a parameter of the model. It learns, unless the tape is frozen and it is no
+        ``adapter``.
+        """
         full = self._scope + name
         if self._frozen and not adapter:
             return self.held(
@@ -217,12 +219,14 @@ class Tape:
         return self._held[full]
 
     def detached(self, value: Value) -> Value:
-        """The same tensor with a gradient of its own, of which what made it gets nothing."""
+        """Return the same tensor with a gradient of its own, which is not passed on to the op that
+        made it.
+        """
         return replace(value, node=self._node())
 
     def alias(self, value: Value) -> Value:
-        """The same tensor under a node of its own, for a function that emits nothing going
-        forward.
+        """Return the same tensor under a node of its own, for a function without ops in the forward
+        pass.
         """
         return replace(value, node=self._node() if value.node and self._notes is not None else 0)
 
@@ -235,10 +239,10 @@ class Tape:
 
     @contextmanager
     def on(self, processor: str | None) -> Iterator[None]:
-        """Ops inside run on the processor of this tier, on a stream of its name, and are no kernels
-        of the device; ``None``: as outside.
+        """Run the ops inside on the processor of this tier, on a stream of its name and without
+        kernels of the device; ``None`` changes nothing.
 
-        For ``device/TIER`` they run on the device or on the processor of that tier.
+        With ``device/TIER`` they run on the device or on the processor of that tier.
         """
         before = self._processor, self._also_on
         if processor is not None:
@@ -250,7 +254,7 @@ class Tape:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Names inside begin with ``name`` and a dot; with an empty name they are as outside."""
+        """Begin the names inside with ``name`` and a dot; an empty name changes nothing."""
         before = self._scope
         self._scope = f"{before}{name}." if name else before
         try:
@@ -269,9 +273,9 @@ class Tape:
         overwrites: Sequence[Value] = (),
         **more: Unpack[TapedOp],
     ) -> tuple[Value, ...]:
-        """Emit one op; returns its results, each of (shape, dtype).
+        """Emit one op and return its results, each of (shape, dtype).
 
-        ``overwrites`` are tensors made before that it writes unread.
+        ``overwrites`` are earlier tensors that it writes without reading them.
         """
         if self._phase == BACKWARD and self._makers_again:
             inputs = [self._made_again(v) for v in inputs]
@@ -329,8 +333,8 @@ class Tape:
         results: Sequence[tuple[tuple[int, ...], str]],
         more: TapedOp,
     ) -> list[Value]:
-        """The tensors that an op makes, each of (shape, dtype), whose first gradients of parameters
-        are of that kind.
+        """Add the tensors that an op makes, each of (shape, dtype). The first gradient of a
+        parameter gets the kind ``gradient``.
         """
         of = more.get("gradient_of")
         learned = of is not None and of.node in self.parameters and of.node not in self._gradients
@@ -356,12 +360,14 @@ class Tape:
         dtype: str | None = None,
         **more: Unpack[TapedWork],
     ) -> Value:
-        """Emit one op of one result; its dtype is the first input's unless given."""
+        """Emit one op with one result, which has the first input's dtype unless
+        ``dtype`` is given.
+        """
         return self.ops(label, kind, inputs, [(shape, dtype or inputs[0].dtype)], **more)[0]
 
     def narrowed(self, x: Value, dtype: str, label: str = "quantise") -> Value:
-        """``x`` in a narrower dtype, made at first use of a pass; with ``merged`` kernels, the one
-        that makes ``x`` does that.
+        """Return ``x`` in a narrower dtype. It is converted once in each pass; with ``merged``
+        kernels, the kernel that makes ``x`` converts it.
         """
         if self.merged:
             return replace(x, dtype=dtype)
@@ -371,8 +377,8 @@ class Tape:
         return replace(self._narrowed[key], shape=x.shape)
 
     def kept(self, emit: Callable[[], tuple[Value, ...]]) -> tuple[Value, ...]:
-        """The results of what ``emit`` writes; selective recomputation keeps them, and nothing
-        inside, as those of one op with FLOP.
+        """Return the results of what ``emit`` writes. Selective recomputation keeps them like those
+        of one op with FLOP, and keeps nothing inside.
         """
         keeps = self._keeps
         if keeps is None:
@@ -397,7 +403,9 @@ class Tape:
         return name
 
     def reserve(self, name: str) -> None:
-        """Nothing else gets this name; there are no more names than a file may have records."""
+        """Reserve a name, so that nothing else gets it. Names are limited to the number of records
+        that a file may have.
+        """
         self._taken.add(name)
         self._names.draw()
 
@@ -405,8 +413,8 @@ class Tape:
     # ----------------------------------------------------------------------------------------------
 
     def note(self, result: Value, gradient: Callable[[Value], None]) -> Value:
-        """Return ``result``. Going backward, call ``gradient`` with its gradient, which passes on
-        what follows by :meth:`give`.
+        """Return ``result``. In the backward pass, call ``gradient`` with the result's gradient; it
+        passes gradients on by :meth:`give`.
         """
         if self._notes is not None and result.node:
             scope = self._scope
@@ -419,8 +427,8 @@ class Tape:
         return result
 
     def give(self, value: Value, gradient: Value) -> None:
-        """Add ``gradient`` to that of ``value``, in place where its tensor stands for nothing
-        else.
+        """Add ``gradient`` to the gradient of ``value``, in place if its tensor has no
+        other use.
         """
         if not value.node:
             return
@@ -433,7 +441,7 @@ class Tape:
         elif before is None:
             if (
                 value.node in self.parameters and gradient.tensor not in self._own
-            ):  # it stands for something else, too
+            ):  # its tensor has another use, too
                 gradient = self.op("clone", "copy", [gradient], value.shape, gradient_of=value)
             self._gradients[value.node] = gradient
             self._holders[gradient.tensor] += 1
@@ -469,22 +477,22 @@ class Tape:
         return main
 
     def take(self, value: Value) -> Value | None:
-        """The gradient of ``value``, which the tape then forgets."""
+        """Return the gradient of ``value``, and forget it."""
         gradient = self._gradients.pop(value.node, None)
         if gradient is not None:
             self._holders[gradient.tensor] -= 1
         return gradient
 
     def recorded(self) -> list[Note]:
-        """Return the notes so far, which the tape then forgets: those of one forward pass among
-        others.
+        """Return the notes so far, and forget them. With several micro-batches, they are those of
+        one forward pass.
         """
         notes, self._notes = self._notes or [], []
         return notes
 
     def backward(self, result: Value, gradient: Value, notes: list[Note] | None = None) -> None:
-        """Emit the ops that take ``gradient``, that of ``result``, to the parameters, by ``notes``:
-        all that there are, or those given.
+        """Emit the ops that carry ``gradient``, the gradient of ``result``, to the parameters, by
+        ``notes`` (default: all that were recorded).
         """
         notes, self._notes = self.recorded() if notes is None else notes, None
         before = self._scope, self._phase
@@ -502,13 +510,13 @@ class Tape:
     def checkpointed(
         self, function: Callable[..., Value], *inputs: Value, run: Run | None = None
     ) -> Value:
-        """``function(*inputs)`` of which only the inputs are kept; going backward it is computed
-        again (torch's activation checkpointing).
+        """Return ``function(*inputs)``, of which only the inputs are kept; the backward pass
+        recomputes the rest (torch's activation checkpointing).
 
-        ``run.kept_dtype``: the inputs are packed for that, and unpacked when they are read again.
+        ``run.kept_dtype``: the inputs are packed meanwhile, and unpacked when they are read again.
         ``run.selective``: the results of ops with FLOP and of collectives are kept, too, and only
-        the other ops are recomputed; with ``run.every_other_product``, of products those of the
-        first, the third and so on.
+        the other ops are recomputed. ``run.every_other_product``: of products, only the results of
+        the first, the third and so on are kept.
         """
         if self._notes is None:
             return function(*inputs)
@@ -516,7 +524,7 @@ class Tape:
             deque() if run is not None and run.selective else None
         )
         notes, self._notes, self._keeps = self._notes, None if kept is None else [], kept
-        # what is kept is what training keeps of an op, such as the statistics of a softmax
+        # an op keeps what it keeps in training, such as the statistics of a softmax
         self._keeps_next = cycle((True, run is None or not run.every_other_product))
         result = self.detached(
             function(*[replace(x, node=0) if kept is None else self.detached(x) for x in inputs])
@@ -548,8 +556,8 @@ class Tape:
         return self.note(result, gradient)
 
     def dropped(self, value: Value, make: Callable[[], Value]) -> None:
-        """Do not keep ``value`` for the backward pass: the first op there that reads it is preceded
-        by what ``make`` emits.
+        """Do not keep ``value`` for the backward pass: before the first op there that reads it,
+        ``make`` emits it again.
         """
         if self._notes is not None:
             self._makers_again[value.tensor] = make
@@ -562,7 +570,7 @@ class Tape:
         return replace(value, tensor=again.tensor)
 
     def learned(self) -> Learned:
-        """Parameters with their gradients, in the order of the parameters' first use."""
+        """Return parameters with their gradients, in the order of the parameters' first use."""
         return [
             (value, self._gradients[node])
             for node, value in self.parameters.items()
@@ -570,25 +578,23 @@ class Tape:
         ]
 
     def taken(self) -> Learned:
-        """Those of :meth:`learned`, which the tape then forgets: what follows is not added to
-        them.
-        """
+        """Return :meth:`learned`, and forget these gradients: later ones are not added to them."""
         learned = self.learned()
         for value, _ in learned:
             self.take(value)
         return learned
 
     def build(self) -> Graph:
-        """The graph, without unused recomputed ops, because torch stops recomputing at the last
-        kept tensor, and without gradients of what is frozen.
+        """Return the graph, without unused recomputed ops, because torch stops recomputing at the
+        last kept tensor, and without gradients that only frozen parameters need.
         """
         graph = without_idle(self.builder.build(), RECOMPUTE)
         return without_idle(graph, BACKWARD, self._learned) if self._frozen else graph
 
 
 def without_idle(graph: Graph, prefix: str, wanted: Collection[str] = ()) -> Graph:
-    """The graph without the ops whose names begin with ``prefix``, whose results nobody uses, and
-    that nobody waits for. Ops without results stay. ``wanted`` are tensors that are used later.
+    """Return the graph without idle ops whose names begin with ``prefix``: no op uses their results
+    or waits for them. Ops without results stay. ``wanted`` are tensors that are used later.
     """
     if not any([name.startswith(prefix) for name in graph.op_index]):
         return graph

@@ -1,4 +1,4 @@
-"""A tensor of a model in a shape, as the functions that models are made of see it."""
+"""A tensor of a model with a shape, as the functions that build models see it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ ITEM_BYTES = {
     "uint8": 1,
     "bool": 1,
 }
-"""Bytes of an element by dtype; the widest floating ones first."""
+"""Bytes of an element by dtype; the widest floating-point dtypes come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor in a shape. Values of one ``node`` have one gradient; node 0 has none.
+    """A tensor with a shape. Values of one ``node`` share a gradient; node 0 has none.
 
     ``dtype`` may be one of :data:`~hosim.io.models.packed.PACKINGS`, in groups of ``group``;
-    ``computes`` is that of an op that multiplies it. ``parts``: of a tensor that is held in parts,
-    those that are meant (:meth:`Tape.held`). ``stored``: the bytes and the elements of all of it in
-    a file, where these say what it takes and not its dtype.
+    ``computes`` is the dtype of an op that multiplies it. ``parts``: the selected parts of a tensor
+    that is held in parts (:meth:`Tape.held`). ``stored``: the bytes and the elements of the whole
+    tensor in a file, if these give its size and not its dtype.
     """
 
     tensor: str
@@ -50,14 +50,14 @@ class Value:
         return tuple([part_name(self.tensor, part) for part in self.parts])
 
     def part(self, *names: str) -> Value:
-        """Return, for a tensor that is held in parts, those of these names that it has; one that is
-        not is the same.
+        """Return the value with only those of its parts that have these names; a tensor that is not
+        held in parts stays the same.
         """
         return replace(self, parts=tuple([part for part in self.parts if part in names]))
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         if self.stored is not None:
             size, elements = self.stored
             return prod(self.shape) * size // elements
@@ -67,11 +67,11 @@ class Value:
 
     @property
     def rows(self) -> int:
-        """The size of the last dimension."""
+        """The product of all dimensions but the last."""
         return prod(self.shape[:-1])
 
     def view(self, *shape: int) -> Value:
-        """The same elements in another shape or order; it launches nothing, and so does its
-        gradient.
+        """Return the same elements in another shape or order. Neither the view nor its gradient has
+        an op.
         """
         return replace(self, shape=shape)

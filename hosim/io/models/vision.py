@@ -1,4 +1,4 @@
-"""Models of image patches: the vision transformer, and the diffusion transformer conditioned on a
+"""Models of image patches: the vision transformer, and the diffusion transformer, conditioned on a
 time and a class.
 """
 
@@ -32,7 +32,9 @@ from hosim.io.models.tape import Tape, Value
 
 @dataclass(frozen=True, slots=True)
 class Vit:
-    """Fields as in the public ``config.json`` files."""
+    """The sizes of a vision transformer. Fields are named as in the public
+    ``config.json`` files.
+    """
 
     hidden_size: int
     num_hidden_layers: int
@@ -46,8 +48,8 @@ class Vit:
 
 @dataclass(frozen=True, slots=True)
 class Dit:
-    """Fields as in the published code (facebookresearch/DiT, ``models.py``); ``input_size`` is that
-    of the latent image.
+    """The sizes of a diffusion transformer. Fields are named as in the published code
+    (facebookresearch/DiT, ``models.py``); ``input_size`` is that of the latent image.
     """
 
     hidden_size: int
@@ -63,7 +65,7 @@ class Dit:
 
 def patches(t: Tape, run: Run, name: str, image: Value, patch: int, width: int) -> Value:
     """Each square of ``image`` [batch, channels, side, side] as a vector of ``width``: a
-    convolution as wide as its step.
+    convolution whose kernel is as wide as its stride.
     """
     batch, channels, side, _ = image.shape
     tokens, narrow = (side // patch) ** 2, channels * patch * patch
@@ -119,7 +121,7 @@ def _vit_layer(t: Tape, config: Vit, run: Run, x: Value) -> Value:
 
 
 def _behind(t: Tape, first: Value, x: Value) -> Value:
-    """The tokens of ``x`` after one that all images share."""
+    """The tokens of ``x`` after one token that all images share."""
     batch, tokens, width = x.shape
     y = t.op("cat", "copy", [first, x], (batch, tokens + 1, width), accessed=2 * x.size)
 
@@ -141,8 +143,8 @@ def _behind(t: Tape, first: Value, x: Value) -> Value:
 
 
 def _first_token(t: Tape, x: Value) -> Value:
-    """A view of the first token of each image; its gradient is that of all tokens, the rest
-    zero.
+    """A view of the first token of each image; its gradient is that of all tokens, with zeros
+    elsewhere.
     """
     return t.note(
         t.alias(x).view(x.shape[0], x.shape[-1]),
@@ -151,7 +153,7 @@ def _first_token(t: Tape, x: Value) -> Value:
 
 
 def dit(t: Tape, config: Dit, run: Run) -> Value:
-    """The loss of one denoising step in training, else noise and variance as predicted."""
+    """The loss of one denoising step in training, else the predicted noise and variance."""
     width = config.hidden_size
     latent = (run.batch, config.in_channels, config.input_size, config.input_size)
     image = t.held("x", latent, run.dtype, "input")
@@ -170,7 +172,7 @@ def dit(t: Tape, config: Dit, run: Run) -> Value:
             t, run, "mlp.2", activation(t, dense(t, run, "mlp.0", waves, width), "silu"), width
         )
     label = t.held("y", (run.batch,), "int64", "input")
-    with t.scope("y_embedder"):  # one entry more than classes: no class at all, for guidance
+    with t.scope("y_embedder"):  # one entry more than classes, for "no class", which guidance needs
         condition = add(
             t, y, looked_up(t, run, "embedding_table", label, config.num_classes + 1, width)
         )
@@ -195,8 +197,8 @@ def dit(t: Tape, config: Dit, run: Run) -> Value:
 
 
 def _dit_layer(t: Tape, config: Dit, run: Run, x: Value, condition: Value) -> Value:
-    """Attention and MLP, each scaled, shifted and gated by six vectors that the condition gives
-    (adaLN-Zero).
+    """Attention and MLP, each scaled, shifted and gated by three of six vectors that the condition
+    gives (adaLN-Zero).
     """
     width = config.hidden_size
     shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = _modulation(t, run, condition, 6, width)

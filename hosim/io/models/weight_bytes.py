@@ -1,5 +1,5 @@
-"""Tell whether the weights of a builder are those of the checkpoint that a config is from, by their
-bytes.
+"""Compare the bytes of a builder's weights with those of the checkpoint that the config
+belongs to.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,16 +10,16 @@ from hosim.io.models.config_keys import Keys
 from hosim.units import LARGEST, human_percent, human_size
 
 INDEX = "model.safetensors.index.json"
-"""The key under which a config has what the index of its checkpoint says."""
+"""The key under which a config keeps the contents of its checkpoint's index."""
 
 WEIGHTS_OF_MODELS = frozenset({"parameter", "expert"})
-"""Kinds of tensors that a checkpoint has."""
+"""The kinds of tensors that a checkpoint has."""
 _TOLERANCE = 0.02
 _ASKED = ("dtype", "weights", "group", "packed", "activations")
 
 
 def stated_bytes(keys: Keys) -> int:
-    """The bytes of all weights that the files of a checkpoint have; 0 where nothing says so. Raises
+    """The bytes of all weights in the files of a checkpoint; 0 if they are not stated. Raises
     :class:`InputError`.
     """
     metadata = keys.inside(INDEX).inside("metadata")
@@ -35,8 +35,8 @@ def stated_bytes(keys: Keys) -> int:
 def other_bytes(
     model: object, given: Mapping[str, Any], build: Callable[[str, Mapping[str, Any]], Graph]
 ) -> tuple[str, ...]:
-    """A line where the weights of the whole model, packed as a run has them, differ by more than 2
-    % from those of its checkpoint.
+    """Return a line if the weights of the whole model, packed as in the run, differ by more than 2
+    % from those of its checkpoint; else nothing.
     """
     stated = stated_bytes(Keys(model)) if isinstance(model, Mapping) else 0
     if not stated or not isinstance(model, Mapping):

@@ -12,8 +12,8 @@ from hosim.io.models.tape import Tape, Value
 
 @dataclass(frozen=True, slots=True)
 class Whisper:
-    """Fields as in the public ``config.json`` files. The sound has ``2 * max_source_positions``
-    frames of ``num_mel_bins``.
+    """The sizes of Whisper. Fields are named as in the public ``config.json`` files. The sound has
+    ``2 * max_source_positions`` frames of ``num_mel_bins``.
     """
 
     d_model: int
@@ -31,13 +31,13 @@ class Whisper:
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers of the half that has more."""
+        """The layers of the half that has more."""
         return max(self.encoder_layers, self.decoder_layers)
 
 
 def whisper(t: Tape, config: Whisper, run: Run) -> Value:
-    """The loss of ``sequence`` tokens in training, else their logits; in a decode those of the next
-    token, from caches of both halves.
+    """The loss of ``sequence`` tokens in training, else their logits; in a decode the logits of the
+    next token, from caches of both halves.
     """
     shape = (run.batch, run.tokens)
     with t.scope("model"):
@@ -70,8 +70,8 @@ def whisper(t: Tape, config: Whisper, run: Run) -> Value:
 
 
 def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
-    """The sound: two convolutions, of which the second halves the frames, and layers without a
-    mask.
+    """The encoded sound: two convolutions, of which the second halves the frames, and layers
+    without a mask.
     """
     frames = 2 * config.max_source_positions
     sound = t.held("input_features", (run.batch, frames, config.num_mel_bins), run.dtype, "input")
@@ -94,8 +94,8 @@ def _encoded(t: Tape, config: Whisper, run: Run) -> Value:
 
 
 def _convolved(t: Tape, run: Run, name: str, x: Value, width: int, frames: int) -> Value:
-    """Each of ``frames`` frames from three of ``x`` [batch, frames, channels], as a vector of
-    ``width``.
+    """Return ``frames`` frames, each a vector of ``width`` computed from three frames of ``x``
+    [batch, frames, channels].
     """
     with t.scope(name):
         return convolution(
@@ -138,7 +138,9 @@ def _decoder_layer(t: Tape, config: Whisper, run: Run, x: Value, memory: Value |
 
 
 def _keys(t: Tape, run: Run, x: Value, heads: int) -> tuple[Value, Value]:
-    """Keys, which have no bias, and values [batch, heads, tokens, width] of ``x``."""
+    """Return the keys and the values of ``x``, each [batch, heads, tokens, width]. The keys have no
+    bias.
+    """
     batch, tokens, hidden = x.shape
     k, v = [dense(t, run, f"{name}_proj", x, hidden, bias=name == "v") for name in "kv"]
     shape = (batch, heads, tokens, hidden // heads)

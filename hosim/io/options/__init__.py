@@ -1,4 +1,4 @@
-"""The options of questions, declared once: of commands, keywords of functions, keys of cases."""
+"""Options, declared once for commands, keywords of functions and keys of cases."""
 
 from typing import TYPE_CHECKING
 

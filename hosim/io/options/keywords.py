@@ -1,4 +1,4 @@
-"""Keywords of public functions: options with their checks, in the signature and in the
+"""Keywords of public functions: options with their checks, added to the signature and the
 docstring.
 """
 
@@ -16,14 +16,15 @@ from hosim.io.options.shared import OPTIONS
 F = TypeVar("F", bound=Callable[..., Any])
 
 _WIDTH = 92
-"""The width of entries of docstrings, in columns."""
+"""The width of docstring entries, in columns."""
 
 
 def keywords(*options: Option) -> Callable[[F], F]:
-    """Decorate a function with ``**options``: these are its keywords, each checked, or its default.
+    """Decorate a function that takes ``**options``: they become its keywords, each checked or at
+    its default.
 
-    Signature and docstring have them. The docstring leaves out what a parameter is that is one of
-    :data:`OPTIONS`.
+    They are added to the signature and the docstring. The docstring need not describe parameters
+    that are in :data:`OPTIONS`.
     """
 
     def with_keywords(function: F) -> F:
@@ -64,8 +65,8 @@ _PARAMETERS = re.compile(r"    Parameters\n    -+\n((?:    .*\n)+?\n|\n)?(?=    
 
 
 def _documented(docstring: str, own: Iterable[str], options: Options) -> str:
-    """The docstring with a section of parameters: what it says of some itself, and of the others
-    what is declared.
+    """Return the docstring with a section of parameters: its own entries, and the declared ones for
+    the others.
     """
     section = _PARAMETERS.search(docstring)
     said = dict(_ENTRY.findall(section[0])) if section else {}

@@ -1,11 +1,11 @@
-"""The options of questions, declared once: name, type, range, default, help, and what each needs
-and excludes.
+"""Options, declared once: name, type, range, default, help, and the options that each needs and
+excludes.
 
-From an :class:`Option` follow the option of a command, the keyword of a public function with its
-check and its entry in the docstring (:func:`keywords`), the key of a case of the gate, and the
-refusal of options that do not go together (:func:`check_together`). :data:`OPTIONS` are those that
-several functions, commands or cases share; a command's own stand in its file, and those of a room
-beside the core in that room.
+An :class:`Option` gives the option of a command, the keyword of a public function with its check
+and its entry in the docstring (:func:`keywords`), the key of a case of the gate, and the refusal of
+options that exclude each other (:func:`check_together`). :data:`OPTIONS` are shared by several
+functions, commands or cases; a command's own are in its file, and those of a room beside the core
+in that room.
 """
 
 import os
@@ -22,21 +22,21 @@ from hosim.plain_text import shown
 from hosim.units import LARGEST, plain_number
 
 REQUIRED: Any = Parameter.empty
-"""Instead of a default."""
+"""Stands for a missing default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One thing that can be asked.
+    """One option.
 
-    ``of`` is its type at the shell, where a quantity is text with its unit; ``takes`` says its type
-    in Python, where that is another. ``help`` is for the shell, ``about`` for Python. ``flags`` are
-    how the shell spells it, if not by its name; an ``argument`` is given without one. ``least`` and
-    ``most`` are the ends of a number's range, ``known`` gives the names that it may be,
-    ``completes`` those with which it may begin. ``needs`` are options of which one has to be given
-    as well, ``excludes`` those that must not be, and why. If an option is not given, one of those
-    in ``unless`` has to be. ``endings`` are those of a file that is written; ``None``: it is no such
-    file.
+    ``of`` is its type at the shell, where a quantity is text with its unit; ``takes`` is its type
+    in Python, if that differs. ``help`` is for the shell, ``about`` for Python. ``flags`` are its
+    spellings at the shell, by default its name; an ``argument`` has none. ``least`` and ``most``
+    are the ends of a number's range. ``known`` returns its possible names, ``completes`` the
+    beginnings that the shell completes. ``needs``: one of these options has to be given, too.
+    ``excludes``: these must not be given, with the reason. ``unless``: one of these has to be given
+    if this option is not. ``endings`` are those of a file that is written; ``None`` means that it
+    is no such file.
     """
 
     name: str
@@ -60,18 +60,18 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The name at the shell, for sentences."""
+        """Return the name as at the shell, for use in sentences."""
         if self.argument:
             return (self.metavar or self.name).removesuffix("...")
         return self.flags[0] if self.flags else "--" + self.name.replace("_", "-")
 
     @property
     def annotation(self) -> str:
-        """Its type in Python, as a signature shows it."""
+        """Its type in Python, for a signature."""
         return self.takes or f"{self.of.__name__}{' | None' if self.default is None else ''}"
 
     def read(self, value: Any) -> Any:
-        """The value of a keyword. Raises :class:`InputError` for one of another kind."""
+        """Return the value of a keyword. Raises :class:`InputError` for a value of another type."""
         if value is None and self.default is None:
             return None
         if self.of in (bool, float, Path):
@@ -87,7 +87,7 @@ class Option:
         return value
 
     def check(self, value: Any) -> None:
-        """Raise :class:`InputError` for a name that is none of those that it may be."""
+        """Raise :class:`InputError` for a name that is not one of the known ones."""
         if self.known is not None:
             check_known(self.name.replace("_", " "), value, self.known(), self.name)
 
@@ -97,7 +97,7 @@ class Option:
 
 
 def whole(value: object, argument: str, least: int = 0, most: int = LARGEST) -> int:
-    """A whole number of Python or numpy. Raises :class:`InputError` for anything else."""
+    """Return a whole number of Python or numpy. Raises :class:`InputError` for anything else."""
     number = whole_number(value)
     if number is None or not least <= number <= most:
         end = "2^63-1" if most == LARGEST else most
@@ -110,7 +110,7 @@ def whole(value: object, argument: str, least: int = 0, most: int = LARGEST) -> 
 
 
 def real(value: object, argument: str) -> float:
-    """A number of Python or numpy. Raises :class:`InputError` for anything else."""
+    """Return a number of Python or numpy. Raises :class:`InputError` for anything else."""
     number = plain_number(value)
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise InputError(f"expected a number, got {shown(value)}", source=argument)
@@ -118,22 +118,22 @@ def real(value: object, argument: str) -> float:
 
 
 def flag(value: object, argument: str) -> bool:
-    """True or false, of Python or numpy. Raises :class:`InputError` for anything else."""
+    """Return true or false, of Python or numpy. Raises :class:`InputError` for anything else."""
     if not isinstance(value, bool) and type(value).__name__ not in ("bool", "bool_"):
         raise InputError(f"expected true or false, got {shown(value, 60)}", source=argument)
     return bool(value)
 
 
 def file_of(path: object, argument: str) -> Path:
-    """The path of a file to write. Raises :class:`InputError` for what is none."""
+    """Return the path of a file to write. Raises :class:`InputError` for anything else."""
     if not isinstance(path, str | os.PathLike):
         raise InputError(f"expected the path of a file, got {shown(path)}", source=argument)
     return Path(path)
 
 
 def check_known(what: str, name: str, known: Iterable[str], argument: str) -> None:
-    """Raise :class:`InputError` for a name that is none of the known ones."""
-    from hosim.base.files import unknown_name  # help imports the table alone
+    """Raise :class:`InputError` for a name that is not one of the known ones."""
+    from hosim.base.files import unknown_name  # imported here, because help needs only the table
 
     names = list(known)
     if name not in names:
@@ -145,7 +145,7 @@ def check_known(what: str, name: str, known: Iterable[str], argument: str) -> No
 
 
 class Given(SimpleNamespace):
-    """The values that are asked for, by the names of options."""
+    """The values of options, by their names."""
 
 
 Options = tuple[Option, ...]
@@ -166,8 +166,8 @@ def check_together(
     *,
     at_shell: bool = False,
 ) -> None:
-    """Raise :class:`InputError` for an option without one that it needs, or beside one that it
-    excludes, and if none of several is given of which one has to be.
+    """Raise :class:`InputError` for an option without one that it needs or beside one that it
+    excludes, and if none of several options is given of which one is required.
     """
     there = {
         option.name: option
@@ -194,9 +194,7 @@ def check_together(
 def refuse_others(
     options: Options, given: Mapping[str, Any], fitting: str, why: str, source: str
 ) -> None:
-    """Raise :class:`InputError` for an option of the shell that is given and not one of
-    ``fitting``.
-    """
+    """Raise :class:`InputError` for a shell option that is given and not among ``fitting``."""
     for option in options:
         if option.name not in fitting.split() and is_given(option, given[option.name]):
             raise InputError(f"{option.flag} {why}", source=source)

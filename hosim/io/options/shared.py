@@ -10,7 +10,7 @@ from hosim.data.draws import FEW_DRAWS
 from hosim.io.options.option import REQUIRED, Option, Options
 
 RESERVED = "reserved"
-"""The value of ``plan_against`` with which the budget bounds all that the allocator holds."""
+"""The value of ``plan_against`` for which the budget bounds all that the allocator holds."""
 
 _SEVERAL = "several searches are made against reserved bytes, and this ends one; leave it out"
 _ENDS = {"plan_against": _SEVERAL}
@@ -431,8 +431,8 @@ OPTIONS: Mapping[str, Option] = _table(
 
 
 def declared(names: str, *own: Option, **defaults: Any) -> Options:
-    """Options by their names, in this order: ``own`` ones, and those of :data:`OPTIONS`, some with
-    another default.
+    """Return options by their names, in this order: ``own`` ones, and those of :data:`OPTIONS`,
+    some with another default.
     """
     known = {**OPTIONS, **{option.name: option for option in own}}
     return tuple(

@@ -1,4 +1,4 @@
-"""Runtimes: their files, and the runtime of a workload."""
+"""Runtimes: their files, and the runtimes of workloads."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
 """The runtime format: ``hosim.runtime/1`` and :class:`~hosim.data.runtime.Runtime`.
 
-Each figure is a mapping of its value, with its unit, its spread, its source, and whether it rests
-on one row.
+Each figure is a mapping: its value with a unit, its spread, its source, and a flag if it rests on
+one row.
 """
 
 import os
@@ -126,8 +126,8 @@ FORMAT = Format("runtime", lambda: TABLE.adapter)
 
 
 def load_runtime(path: str | os.PathLike[str]) -> Runtime:
-    """The runtime in a YAML or JSON file. Raises :class:`InputError`, which names the file and the
-    path inside it.
+    """Return the runtime in a YAML or JSON file. Raises :class:`InputError`, which names the file
+    and the path inside it.
 
     >>> from hosim.shipped import find_runtime
     >>> load_runtime(find_runtime("vllm")).name
@@ -137,24 +137,26 @@ def load_runtime(path: str | os.PathLike[str]) -> Runtime:
 
 
 def runtime_from_dict(data: object, source: str | None = None) -> Runtime:
-    """The runtime as :func:`runtime_to_dict` gives it; ``source`` names it in errors. Raises
-    :class:`InputError`.
+    """Return the runtime in a mapping like that of :func:`runtime_to_dict`; ``source`` names it in
+    errors. Raises :class:`InputError`.
     """
     with errors_of(source):
         return TABLE.read(FORMAT.check(data, source))
 
 
 def runtime_to_dict(runtime: Runtime) -> dict[str, Any]:
-    """The runtime as in its file, every quantity as text with its unit."""
+    """Return the runtime as in its file, every quantity as text with its unit."""
     return TABLE.write(runtime)
 
 
 # -- the runtime of a workload ---------------------------------------------------------------------
-# The runtime of a workload: that which its builder names, or which a caller asks for.
+# The runtime of a workload: the one that its builder names, or that a caller requests.
 
 
 def runtime_named(asked: object) -> Runtime:
-    """A runtime by its name or path, or the mapping of its file. Raises :class:`InputError`."""
+    """Return a runtime by its name or path, or from the mapping of its file. Raises
+    :class:`InputError`.
+    """
     if isinstance(asked, Runtime):
         return asked
     if isinstance(asked, os.PathLike):
@@ -169,7 +171,7 @@ def runtime_named(asked: object) -> Runtime:
 
 
 def with_runtime(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a builder, whose runtime is data and not the name of one. Raises
+    """Return the parameters of a builder with the data of its runtime in place of the name. Raises
     :class:`InputError`.
     """
     asked = parameters.get(RUNTIME)
@@ -178,8 +180,8 @@ def with_runtime(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def runtimes_for(graph: Graph) -> list[Runtime]:
-    """The shipped runtimes that run the kind of step that a builder has made, the slowest first;
-    none for other graphs, and for one that names its runtime.
+    """Return the shipped runtimes for the kind of step that a builder has made, the slowest first;
+    none for other graphs, and for a graph that names its runtime.
 
     >>> from hosim.io.models import build
     >>> graph = build("step", {"model": "gpt2", "phase": "decode", "layers": 1})
@@ -195,8 +197,8 @@ def runtimes_for(graph: Graph) -> list[Runtime]:
 
 
 def under_runtime(graph: Graph, asked: object) -> Graph:
-    """The graph under a runtime: built again with what it sets, where the graph is a builder's;
-    else as it is, in its time and memory.
+    """Return the graph under a runtime. A builder's graph is built again with the runtime's
+    options; another graph keeps its ops, and the runtime changes only time and memory.
 
     Raises :class:`InputError`.
 

@@ -1,4 +1,4 @@
-"""Lines and kernels fitted to measurements, and how sure they are."""
+"""Lines and kernels fitted to measurements, with intervals."""
 
 from typing import TYPE_CHECKING
 

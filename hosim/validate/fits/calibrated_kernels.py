@@ -21,18 +21,20 @@ from hosim.units import human_percent
 # -- kernel fit
 # --------------------------------------------------------------------------------------------------
 # Constants of kernels, fitted to tables of measured times: least squares of logarithms, in which
-# rows that are far off hardly count.
+# outliers have little weight.
 
 _ROWS = 2000
-"""So many rows of a class are fitted, evenly taken: more change a constant by less than its use."""
+"""The most rows of a class that are fitted, drawn evenly: more rows would hardly change
+a constant.
+"""
 _OUTLIER = 0.1
-"""The error from which on a row counts less than its square."""
+"""The error above which a row counts less than its square."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelErrors:
-    """Relative errors over ``rows`` rows: the median, the 90th percentile and the largest absolute
-    one, and the median with its sign.
+    """Relative errors over ``rows`` rows: the median, the 90th percentile and the largest of the
+    absolute errors, and the signed median.
     """
 
     rows: int
@@ -44,9 +46,7 @@ class KernelErrors:
 
 @dataclass(frozen=True, slots=True)
 class KernelFit:
-    """The constants of one class in one dtype, by name, and their errors on the rows that were
-    fitted.
-    """
+    """The constants of one class in one dtype, by name, and their errors on the fitted rows."""
 
     kernel: str
     dtype: str
@@ -55,8 +55,8 @@ class KernelFit:
 
 
 def fit_kernel(tables: Sequence[KernelTable], processor: Processor) -> KernelFit:
-    """The constants that fit tables of one class and one dtype best; ``processor`` has the peak of
-    that dtype.
+    """Fit the constants of one class and one dtype to tables; ``processor`` has the peak of that
+    dtype.
     """
     from scipy.optimize import least_squares
 
@@ -107,7 +107,9 @@ def fit_kernel(tables: Sequence[KernelTable], processor: Processor) -> KernelFit
 
 
 def predicted_us(table: KernelTable, processor: Processor, values: dict[str, float]) -> Array:
-    """Return the prediction of the class's function for each row, with constants by name."""
+    """Return the predicted microseconds of each row, by the class's function with constants by
+    name.
+    """
     kernel = CLASSES[table.kernel]
     return _times(
         kernel, processor, kernel.shapes(table.sizes, table.dtype, table.distribution), values
@@ -117,7 +119,7 @@ def predicted_us(table: KernelTable, processor: Processor, values: dict[str, flo
 def errors_of_tables(
     tables: Sequence[KernelTable], processor: Processor, values: dict[str, float]
 ) -> KernelErrors:
-    """The errors over all rows of tables of one class and dtype."""
+    """Return the errors over all rows of tables of one class and dtype."""
     return summary(np.concatenate([errors_by_row(table, processor, values) for table in tables]))
 
 
@@ -140,8 +142,8 @@ def _times(
 
 
 def _evenly(count: int, wanted: int) -> npt.NDArray[np.intp]:
-    """Positions of so many of ``count`` rows, the same ones in each run. Not at equal distances:
-    tables repeat themselves.
+    """Return positions of ``wanted`` of ``count`` rows, the same in each run. They are drawn at
+    random, because tables have periodic patterns.
     """
     return np.sort(np.random.default_rng(0).permutation(count)[:wanted])
 
@@ -154,8 +156,8 @@ FORMAT = "hosim.kernel_calibration/1"
 
 
 def fit_kernels(tables: Sequence[KernelTable], hardware: Hardware) -> list[KernelFit]:
-    """A fit for each class and dtype in tables of one machine, whose vendor's figures ``hardware``
-    has. Raises :class:`InputError`.
+    """Return a fit for each class and dtype in tables of one machine; ``hardware`` has its vendor's
+    figures. Raises :class:`InputError`.
     """
     if hardware.compute.processor is None:
         raise InputError(
@@ -190,8 +192,8 @@ def fit_kernels(tables: Sequence[KernelTable], hardware: Hardware) -> list[Kerne
 def profile_with_kernels(
     fits: Sequence[KernelFit], base: Mapping[str, Any], name: str, files: Sequence[str]
 ) -> dict[str, Any]:
-    """The file of the base profile with the fitted constants in place of its own, under another
-    name.
+    """Return the file of the base profile, under another name, with the fitted constants in place
+    of its own.
     """
     data = deepcopy(dict(base))
     data["name"] = name
@@ -210,7 +212,7 @@ def profile_with_kernels(
 def write_kernels(
     compute: dict[str, Any], fitted: Iterable[tuple[str, str, Mapping[str, float]]]
 ) -> None:
-    """Put constants, by class and dtype, in the place of those of a profile's ``compute``."""
+    """Replace constants of a profile's ``compute``, by class and dtype."""
     kernels = compute["kernels"] = {
         kernel: dict(dtypes) for kernel, dtypes in compute.get("kernels", {}).items()
     }
@@ -219,7 +221,7 @@ def write_kernels(
 
 
 def kernels_report(fits: Sequence[KernelFit], files: Sequence[str], base: str) -> dict[str, Any]:
-    """The JSON report."""
+    """Return the JSON report."""
     return {
         "format": FORMAT,
         "sources": list(files),

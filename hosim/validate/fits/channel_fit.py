@@ -3,9 +3,9 @@ memory, with a curve by size if needed.
 
 Each direction and kind of host memory is fitted separately, as if alone on its channel: the cost of
 simultaneous directions is not fitted. The fit uses all copies to and from the host of a trace, and
-every repeat of a bandwidth sweep. A line through most copies passes by those that took long; a plan
-pays for them as well. So the whole fit is stretched until its copies take as long together as they
-did.
+every repeat of a bandwidth sweep. A line through most copies ignores those that took long, but a
+plan pays for them, too. So the whole fit is stretched until its copies take the recorded total
+time.
 """
 
 from bisect import bisect_left
@@ -31,14 +31,14 @@ _SIZES = 4
 _RANGE = 100
 """... and the least ratio of the largest size to the smallest."""
 _ALIKE = 1.1
-"""Sizes up to this many times the smallest of a group are one point of the curve."""
+"""Sizes up to this many times the smallest of their group are one point of the curve."""
 _LARGE = 64 * 1024
-"""The least bytes of a copy that tells the bandwidth."""
+"""The least bytes of a copy that shows the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredCopy:
-    """One measured copy. ``memory`` is that of the host's end: ``pinned``, ``pageable`` or as
+    """One measured copy. ``memory`` is that of the host side: ``pinned``, ``pageable`` or as
     recorded.
     """
 
@@ -55,12 +55,12 @@ class MeasuredCopy:
 
 @dataclass(frozen=True, slots=True)
 class ChannelFit:
-    """A fitted direction and kind of host memory. Nanoseconds, bytes per second.
+    """A fitted direction and kind of host memory, in nanoseconds and bytes per second.
 
     ``latency`` is ``None`` if all copies had one size. ``curve`` has (bytes, ns beyond the latency)
-    of the measured sizes, ascending; empty if there are too few. ``residuals`` are those of the fit
-    on its own samples. ``total`` is the time of all copies by the fit, with an interval;
-    ``recorded_ns`` is what they took.
+    of the measured sizes, ascending; it is empty if there are too few. ``residuals`` are those of
+    the fit on its own samples. ``total`` is the time of all copies by the fit, with an interval;
+    ``recorded_ns`` is their recorded time.
     """
 
     direction: str
@@ -78,11 +78,11 @@ class ChannelFit:
 
     @property
     def tells_bandwidth(self) -> bool:
-        """Return whether some copies were large enough to tell the bandwidth."""
+        """Return whether some copies were large enough to show the bandwidth."""
         return self.sizes[1] >= _LARGE
 
     def predict(self, size_bytes: int) -> float:
-        """Nanoseconds of a copy of this size."""
+        """Return the nanoseconds of a copy of this size."""
         if not self.curve:
             return self.base_ns + size_bytes * self.byte_ns
         at = bisect_left(self.curve, (size_bytes, -1.0))
@@ -95,7 +95,7 @@ class ChannelFit:
         return self.base_ns + earlier + (later - earlier) * (size_bytes - below) / (above - below)
 
     def to_dict(self) -> dict[str, Any]:
-        """As the JSON report has it."""
+        """Return the fit as in the JSON report."""
         return {
             "direction": self.direction,
             "memory": self.memory,
@@ -114,7 +114,7 @@ class ChannelFit:
 
 
 def copies_of(ops: Iterable[DeviceOp]) -> tuple[MeasuredCopy, ...]:
-    """The copies to and from the host among these ops, that a program asked for."""
+    """Return the copies to and from the host among these ops that a program requested."""
     return tuple(
         MeasuredCopy(
             op.direction,
@@ -133,7 +133,7 @@ def copies_of(ops: Iterable[DeviceOp]) -> tuple[MeasuredCopy, ...]:
 def fit_ways(
     copies: Sequence[MeasuredCopy], sources: Sequence[str] = ()
 ) -> Mapping[tuple[str, str], ChannelFit]:
-    """The fit of every measured direction and kind of host memory."""
+    """Return the fit of every measured direction and kind of host memory."""
     groups = grouped((copy.way, copy) for copy in copies)
     return {way: _fit(way, groups[way], tuple(sources)) for way in sorted(groups)}
 
@@ -170,8 +170,8 @@ def _fit(
 
 
 def _stretched(fitted: ChannelFit, time: Figure, share: Figure) -> ChannelFit:
-    """The fit with all of its times longer by a factor, whose uncertainty is added to theirs;
-    ``time`` is that of a byte.
+    """Return the fit with all of its times multiplied by a factor, whose uncertainty is added to
+    theirs; ``time`` is that of a byte.
     """
     by = share.value
     return replace(
@@ -195,7 +195,9 @@ def _product(a: Figure, b: Figure) -> Figure:
 
 
 def _points(sizes: Sequence[int], times: Sequence[int]) -> list[tuple[int, float, int]]:
-    """The median size and time, and the number of samples, of each group of similar sizes."""
+    """Return the median size and time, and the number of samples, of each group of
+    similar sizes.
+    """
     groups: list[list[tuple[int, int]]] = []
     for size, time in sorted(zip(sizes, times, strict=True)):
         if not groups or size > _ALIKE * groups[-1][0][0]:
@@ -210,13 +212,13 @@ def _points(sizes: Sequence[int], times: Sequence[int]) -> list[tuple[int, float
 def _bent(
     points: Sequence[tuple[int, float, int]], latency: float, byte: float
 ) -> tuple[float, float, tuple[tuple[int, float], ...]]:
-    """The latency, the time of a byte, and the curve: medians by size, made monotone (pool adjacent
-    violators).
+    """Return the latency, the time of a byte, and the curve: medians by size, made monotone (pool
+    adjacent violators).
 
     No point is faster than the channel, whose bandwidth is that of the fit, or of the largest
     copies if they are faster.
     """
-    rising: list[list[float]] = []  # time, weight, how many points
+    rising: list[list[float]] = []  # time, weight, number of points
     for _, time, count in points:
         rising.append([time, count, 1])
         while len(rising) > 1 and rising[-2][0] > rising[-1][0]:

@@ -1,4 +1,4 @@
-"""Robust fits with intervals: a line through times, and a ratio of sums. Imports scipy when
+"""Robust fits with intervals: a line through times, and a ratio of sums. scipy is imported when
 needed.
 """
 
@@ -14,15 +14,15 @@ CONFIDENCE = 0.95
 _DRAWS = 200
 _ROUNDS = 60
 _OUTLIER = 0.02
-"""The relative error (plus a step of the clock) beyond which a sample's loss is linear and no
-longer quadratic.
+"""The relative error (plus a step of the clock) above which a sample's loss is linear instead of
+quadratic.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A fitted figure with its bootstrap interval (:data:`CONFIDENCE`) and the number of samples
-    behind it.
+    """A fitted figure with its bootstrap interval (:data:`CONFIDENCE`) and its number
+    of samples.
     """
 
     value: float
@@ -31,19 +31,19 @@ class Figure:
     samples: int
 
     def to_dict(self) -> dict[str, float | int]:
-        """As the JSON report has it."""
+        """Return the figure as in the JSON report."""
         return {"value": self.value, "low": self.low, "high": self.high, "samples": self.samples}
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorSpread:
-    """Errors, relative to what was measured and without sign: their median and what 95 % do not
-    exceed; ``None`` without samples.
+    """Absolute errors relative to the measured values: their median and 95th percentile; ``None``
+    without samples.
 
     ``resolved_median`` is that of the ``resolved`` samples: those of at least :data:`RESOLVED`
-    steps of their clock, of which one step is no more than a twentieth. ``zeros`` were measured to
-    take no time at all and are left out. ``total`` is signed: all predicted time over all measured,
-    less 1.
+    steps of their clock, for which one step is at most a twentieth. ``zeros`` counts the samples
+    that were measured as zero, which are omitted. ``total`` is signed: all predicted time over all
+    measured time, less 1.
     """
 
     samples: int
@@ -55,7 +55,7 @@ class ErrorSpread:
     zeros: int
 
     def to_dict(self) -> dict[str, float | int | None]:
-        """As the JSON report has it."""
+        """Return the errors as in the JSON report."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -63,7 +63,7 @@ RESOLVED = 20
 
 
 def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1) -> ErrorSpread:
-    """Return the spread of predictions, of times of a clock with that step."""
+    """Return the errors of predictions of times, measured by a clock with steps of ``tick``."""
     pairs = [(abs(p - m) / m, m) for m, p in zip(measured, predicted, strict=True) if m > 0]
     errors, seen = (
         sorted(error for error, _ in pairs),
@@ -82,11 +82,11 @@ def spread(measured: Sequence[float], predicted: Sequence[float], tick: int = 1)
 
 
 def fit_line(sizes: Sequence[float], times_ns: Sequence[int]) -> tuple[Figure, Figure]:
-    """Latency (ns) and time of a byte (ns) that bring ``latency + size * byte`` closest to the
-    times, relative to these; neither below 0.
+    """Return the latency (ns) and the time of a byte (ns), neither below 0, for which ``latency +
+    size * byte`` is closest to the times, relative to these.
 
-    The loss is soft L1: times that are far off hardly count, nor does what the clock does not
-    resolve. Samples of one size have latency 0.
+    The loss is soft L1: outliers have little weight, and so have differences below the clock's
+    resolution. Samples of one size have latency 0.
     """
     from scipy.optimize import least_squares
 
@@ -120,8 +120,8 @@ def fit_line(sizes: Sequence[float], times_ns: Sequence[int]) -> tuple[Figure, F
 
 
 def fit_slope(sizes: Sequence[float], times_ns: Sequence[int], fixed_ns: float) -> Figure:
-    """Time of a unit (ns) that brings ``fixed + size * unit`` closest to the times, relative to
-    these, each of which counts by its length.
+    """Return the time of a unit (ns) for which ``fixed + size * unit`` is closest to the times,
+    relative to these; each is weighted by its length.
 
     The loss is soft L1, as in :func:`fit_line`. Sizes are above 0.
     """
@@ -145,7 +145,7 @@ def fit_slope(sizes: Sequence[float], times_ns: Sequence[int], fixed_ns: float) 
 
 
 def fit_share(predicted: Sequence[float], times_ns: Sequence[int]) -> Figure:
-    """All measured time over all that was predicted; 1 if either is nothing."""
+    """Return all measured time over all predicted time; 1 if either is zero."""
     found, time = np.asarray(predicted, float), np.asarray(times_ns, float)
     if not found.sum() > 0 or not time.sum() > 0:
         return Figure(1, 1, 1, len(time))
@@ -155,15 +155,15 @@ def fit_share(predicted: Sequence[float], times_ns: Sequence[int]) -> Figure:
 
 
 def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
-    """The same fit for each row of sample weights, by repeated weighted least squares: the loss is
-    convex, it ends where scipy's does.
+    """Do the same fit for each row of sample weights, by iteratively reweighted least squares. The
+    loss is convex, so the result is scipy's.
     """
     found = np.tile(start, (len(weights), 1))
     a, b = rows[:, 0], rows[:, 1]
     products = (a * a, a * b, b * b, a * wanted, b * wanted)
     for _ in range(_ROUNDS):
         weight = weights / np.sqrt(1 + (found[:, :1] * a + found[:, 1:] * b - wanted) ** 2)
-        # not by ``@``, whose threads wait for one another much longer than they compute
+        # einsum instead of ``@``, whose threads wait for one another much longer than they compute
         aa, ab, bb, at, bt = (np.einsum("dn,n->d", weight, product) for product in products)
         determinant = aa * bb - ab * ab
         solvable = determinant > 1e-12 * aa * bb
@@ -177,7 +177,7 @@ def _refitted(rows: Any, wanted: Any, start: Any, weights: Any) -> Any:
 
 def draws(count: int) -> Any:
     """Return the number of times that each of ``count`` samples is drawn, in each of a fixed number
-    of bootstrap draws; always the same ones.
+    of bootstrap draws. Equal counts give equal draws.
     """
     return np.stack(
         [
@@ -188,8 +188,8 @@ def draws(count: int) -> Any:
 
 
 def median_figure(values: Sequence[int]) -> Figure:
-    """The median of measured values; of more than a few thousand, the interval is that of some of
-    them, evenly spread.
+    """Return the median of measured values; for more than a few thousand, the interval is that of
+    an evenly spread subset.
     """
     ordered = np.sort(np.asarray(values, float))
     some = ordered[:: max(1, len(ordered) // 2000)]
@@ -198,7 +198,7 @@ def median_figure(values: Sequence[int]) -> Figure:
 
 
 def figure(value: float, drawn: Any, samples: int) -> Figure:
-    """A figure with the interval that its bootstrap draws give."""
+    """Return a figure with the interval of its bootstrap draws."""
     tail = 50 * (1 - CONFIDENCE)
     low, high = (float(edge) for edge in np.percentile(drawn, [tail, 100 - tail]))
     return Figure(float(value), min(low, float(value)), max(high, float(value)), samples)
@@ -211,5 +211,5 @@ def inverse(measured: Figure, of: float) -> Figure:
 
 
 def clock_tick(times_ns: Sequence[int]) -> int:
-    """Nanoseconds of the step of the clock behind these times, at most a microsecond."""
+    """Return the step, in nanoseconds, of the clock behind these times; at most a microsecond."""
     return min(1000, gcd(*times_ns) or 1) if times_ns else 1

@@ -1,5 +1,5 @@
-"""The files of JSON that the kit for GPU machines (:mod:`hosim.gpu`) writes, checked: the models,
-the bandwidth sweep, the runs.
+"""Checked readers of the JSON files that the kit for GPU machines (:mod:`hosim.gpu`) writes: the
+models, the bandwidth sweep, the runs.
 """
 
 import statistics
@@ -17,13 +17,13 @@ FORMAT = "hosim.gpu/1"
 DIRECTIONS = ("h2d", "d2h", "both")
 """The directions of copies in a sweep."""
 LARGEST = 1 << 60
-"""The largest number of a file: nanoseconds, or bytes."""
+"""The largest number in a file: nanoseconds or bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweptCopies:
-    """Equal copies of a sweep, one after the other: of ``both``, pairs of copies, one each way at
-    once, until both were through.
+    """Equal copies of a sweep, one after the other. The direction ``both`` means pairs of copies,
+    one in each direction at once, timed until both have ended.
     """
 
     direction: str
@@ -33,13 +33,13 @@ class SweptCopies:
 
     @property
     def median_ns(self) -> int:
-        """The time of one."""
+        """The median time of one of them."""
         return round(statistics.median(self.times_ns))
 
 
 @dataclass(frozen=True, slots=True)
 class BandwidthSweep:
-    """Measured copies, and the name of their device if it is known."""
+    """Measured copies, and the name of their device; None if it is not known."""
 
     copies: tuple[SweptCopies, ...]
     device: str | None = None
@@ -50,7 +50,7 @@ class KitRun:
     """The measurements of a run: the median time of its steps, and the peaks of the allocator,
     ``None`` if not recorded.
 
-    ``results`` is the digest of what a captured step's first runs returned.
+    ``results`` is the digest of the results of a captured step's first runs.
     """
 
     wall_ns: int
@@ -60,7 +60,7 @@ class KitRun:
 
 
 def read_json(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """A file of the kit, with these keys. Raises :class:`InputError`."""
+    """Return a file of the kit, with these keys. Raises :class:`InputError`."""
     content = files.read_json(str(path), "a file of the kit", "measure again: python -m hosim.gpu")
     what = f"a file that `python -m hosim.gpu` writes (format {FORMAT})"
     found = expect(
@@ -73,8 +73,8 @@ def read_json(path: Path, keys: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def measured_device(path: Path) -> Mapping[str, Any]:
-    """The ``device`` in ``meta.json``: its name and kind, and of a GPU the free memory and the
-    host's. Raises :class:`InputError`.
+    """Return the ``device`` in ``meta.json``: its name and kind and, for a GPU, the free memory and
+    the host's memory. Raises :class:`InputError`.
     """
     source = str(path)
     device = _object(read_json(path, ["device"])["device"], source, "device")
@@ -87,8 +87,8 @@ def measured_device(path: Path) -> Mapping[str, Any]:
 
 
 def model_sizes(path: Path, model: str) -> tuple[int, int]:
-    """Bytes of a layer's parameters, and of the smallest tensor that is moved, in ``meta.json``.
-    Raises :class:`InputError`.
+    """Return the number of a layer's parameters, and the bytes of the smallest tensor that is
+    moved, from ``meta.json``. Raises :class:`InputError`.
     """
     meta, source = read_json(path, ["models", "smallest_offload_bytes"]), str(path)
     sizes = _object(_object(meta["models"], source, "models").get(model), source, f"models.{model}")
@@ -98,7 +98,7 @@ def model_sizes(path: Path, model: str) -> tuple[int, int]:
 
 
 def bandwidth_sweep(path: Path) -> BandwidthSweep:
-    """The sweep in ``bandwidth.json``. Raises :class:`InputError`."""
+    """Return the sweep in ``bandwidth.json``. Raises :class:`InputError`."""
     sweep, source = read_json(path, ["copies"]), str(path)
     copies = tuple(
         _swept(_object(row, source, f"copies[{i}]"), source, f"copies[{i}]")
@@ -120,7 +120,7 @@ def _swept(row: Mapping[str, Any], source: str, where: str) -> SweptCopies:
 
 
 def kit_run(path: Path) -> KitRun:
-    """The figures in a ``run.json``. Raises :class:`InputError`."""
+    """Return the figures in a ``run.json``. Raises :class:`InputError`."""
     run, source = read_json(path, ["wall_ns", "memory"]), str(path)
     wall = statistics.median_low(_times(run["wall_ns"], source, "wall_ns"))
     memory = _object(run["memory"] or {}, source, "memory")
@@ -141,8 +141,8 @@ def _object(value: object, source: str, where: str) -> Mapping[str, Any]:
 
 
 def whole(value: object, source: str, where: str, least: int = 0) -> int:
-    """A value that has to be a whole number; raises :class:`InputError` with its place for another
-    one.
+    """Return a value that must be a whole number. Raises :class:`InputError` with its place for any
+    other value.
     """
     what = f"a whole number of at least {least}"
     return expect(value, int, what, where, source, when=lambda n: least <= n <= LARGEST)

@@ -1,16 +1,18 @@
-"""The simple schemes of offloading that the kit for GPU machines (:mod:`hosim.gpu`) records, and
-that are predicted from a resident run.
+"""The simple offload schemes that the kit for GPU machines (:mod:`hosim.gpu`) records, and that are
+predicted from a resident run.
 """
 
 from dataclasses import dataclass
 
 SMALLEST_OFFLOAD = 1 << 20
-"""The least bytes of a storage that is worth two copies."""
+"""The least bytes of a storage that is offloaded: smaller ones are not worth two copies."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffloadScheme:
-    """The tensors of the layers that live in host memory. Embedding and head stay on the device."""
+    """The tensors of the layers that are offloaded to host memory. Embedding and head stay on the
+    device.
+    """
 
     name: str
     parameters: bool = False

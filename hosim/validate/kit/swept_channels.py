@@ -1,5 +1,5 @@
-"""The channels of a machine, as a sweep of copies (``bandwidth.json`` of the kit for GPU machines)
-found them.
+"""The channels of a machine, from a sweep of copies (``bandwidth.json`` of the kit for GPU
+machines).
 """
 
 from hosim.errors import InputError
@@ -8,8 +8,8 @@ from hosim.validate.kit.kit_files import BandwidthSweep
 
 
 def swept_channels(sweep: BandwidthSweep, *, host: str, device: str) -> tuple[Channel, Channel]:
-    """``h2d`` and ``d2h``: pinned copies by size, and the bandwidth of each while the other is
-    busy.
+    """Return ``h2d`` and ``d2h``: pinned copies by size, and the bandwidth of each while the other
+    is busy.
 
     Raises `InputError` if a direction is missing.
     """
@@ -30,8 +30,8 @@ def _channel(
 
 
 def _curve(sweep: BandwidthSweep, direction: str) -> tuple[tuple[int, int], ...]:
-    """(bytes, bytes per second) of pinned copies, by size; a larger copy never takes less time than
-    a smaller one.
+    """Return (bytes, bytes per second) of pinned copies, by size; a larger copy never takes less
+    time than a smaller one.
     """
     rows = sorted(
         (row.size_bytes, row.median_ns)

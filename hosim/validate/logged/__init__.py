@@ -1,4 +1,4 @@
-"""Logs that people have of their runs, and the runtime that they say."""
+"""Logs of users' runs, and runtimes fitted to them."""
 
 from typing import TYPE_CHECKING
 

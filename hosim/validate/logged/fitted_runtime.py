@@ -1,5 +1,5 @@
-"""The figures of a runtime from runs: how fast their kernels were in a whole step, and what memory
-they took over that of the tensors.
+"""The figures of a runtime from runs: the speed of their kernels in a whole step, and their memory
+relative to that of the tensors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,11 +12,11 @@ from hosim.data.runtime import Runtime, RuntimeFigure
 from hosim.plain_text import counted
 
 TIMES_KNOWN = 10
-"""An overhead so many times as large as that of any known runtime is no runtime's."""
+"""An overhead this many times as large as that of any known runtime is not caused by a runtime."""
 
 UNEXPLAINED, LARGE = 0.9, 0.1
-"""A fit explains nothing if it leaves more than this share of the error of the base, and more than
-this error.
+"""A fit explains nothing if it leaves more than this share of the base's error, and more than this
+error.
 """
 
 LEAST_SPREAD = 0.02
@@ -24,14 +24,14 @@ LEAST_SPREAD = 0.02
 
 @dataclass(frozen=True, slots=True)
 class RunBeside:
-    """A run beside a replay whose kernels are as fast as alone.
+    """A run, and a replay of it with kernels as fast as alone.
 
     ``device_s`` and ``after_s`` are the seconds of the replay on the device and of the optimizer on
-    the CPU after it, which reaches ``share`` of its memory's bandwidth; ``true_s`` those that were
-    measured (0: none were). ``peak_gib`` is that of the tensors, ``true_gib`` what was measured of
-    ``reserved`` and ``allocated``. ``iteration`` is what a server's largest iteration takes over
-    the modelled one, by the room for its cache, and ``request_s`` the seconds that a request takes
-    beside iterations.
+    the CPU after it, which reaches ``share`` of its memory's bandwidth; ``true_s`` are the measured
+    seconds (0: none). ``peak_gib`` is that of the tensors, ``true_gib`` has the measured
+    ``reserved`` and ``allocated`` memory. ``iteration`` is the memory of a server's largest
+    iteration relative to the modelled one, from the room for its cache. ``request_s`` are the
+    seconds of a request outside of iterations.
     """
 
     name: str
@@ -47,9 +47,8 @@ class RunBeside:
 
 @dataclass(frozen=True, slots=True)
 class FittedRuntime:
-    """A runtime that was fitted, and what is to be said of it. ``left`` is, for each run, the fitted
-    time over the measured one; runs without a time are not in it. ``moved`` has each figure that was
-    fitted, with its value before and after.
+    """A fitted runtime, with warnings. ``left`` has the fitted time over the measured one for each
+    run with a measured time. ``moved`` has the values of each fitted figure before and after.
     """
 
     runtime: Runtime
@@ -61,11 +60,11 @@ class FittedRuntime:
 def fitted_speed(
     runs: Sequence[RunBeside], others: float = 1.0, share: float = 0.0
 ) -> tuple[float, float]:
-    """The speed and the optimizer's share of bandwidth that runs have.
+    """Return the speed, and the share of bandwidth of an optimizer on the CPU, that fit the runs.
 
-    Without an optimizer on the CPU the speed is the median; with it in two and more, a robust fit
-    of both to all; with one, its share is what the speed leaves. ``others`` is the speed where no
-    run is without such an optimizer, ``share`` the share where none is with it.
+    Without such an optimizer the speed is the median. With it in two or more runs, both are fitted
+    robustly to all runs; with it in one, the share follows from the time that the speed leaves.
+    ``others`` is the speed if every run has such an optimizer, ``share`` the share if none has.
     """
     alone = [run.device_s / run.true_s for run in runs if run.true_s and not run.after_s]
     offloaded = [run for run in runs if run.true_s and run.after_s]
@@ -76,7 +75,7 @@ def fitted_speed(
         (run,) = offloaded
         left = max(run.true_s - run.device_s / speed, 0.1 * run.true_s)
         return speed, min(1.0, run.share * run.after_s / left)
-    from scipy.optimize import least_squares  # here, as it takes long to import
+    from scipy.optimize import least_squares  # imported here because the import is slow
 
     timed = [run for run in runs if run.true_s]
 
@@ -90,7 +89,7 @@ def fitted_speed(
 
 
 _Found = tuple[dict[str, Any], list[str]]
-"""The figures that runs say, by name, and why some are not taken."""
+"""Fitted figures by name, and the reasons that some are not used."""
 
 
 def _speed_of(timed: Sequence[RunBeside], base: Runtime, known: Sequence[Runtime]) -> _Found:
@@ -127,7 +126,7 @@ def _speed_of(timed: Sequence[RunBeside], base: Runtime, known: Sequence[Runtime
 
 
 def _off(logs: Sequence[float]) -> float:
-    """The root of the mean square of logarithms."""
+    """Return the root mean square of logarithms."""
     return sqrt(sum([each**2 for each in logs]) / len(logs))
 
 
@@ -183,10 +182,10 @@ def _iteration_of(runs: Sequence[RunBeside], known: Sequence[Runtime]) -> _Found
 def fit_runtime(
     base: Runtime, name: str, runs: Sequence[RunBeside], known: Sequence[Runtime]
 ) -> FittedRuntime:
-    """The ``base`` with the figures that runs say, each with the spread that is left.
+    """Return the ``base`` with the figures that fit the runs, each with the spread that is left.
 
-    ``known`` are the runtimes whose overheads are known: a figure :data:`TIMES_KNOWN` times as far
-    from 1 as theirs is not taken, and said to be a fault or a setting of the run.
+    ``known`` are the runtimes whose overheads are known. A figure that is :data:`TIMES_KNOWN` times
+    as far from 1 as theirs is not used, and is reported as a fault or a setting of the run.
     """
     timed = [run for run in runs if run.true_s]
     changed: dict[str, Any] = {}
@@ -216,14 +215,14 @@ def fit_runtime(
 
 
 def _over(run: RunBeside, speed: float, share: float) -> float:
-    """The logarithm of the time of a run under figures over that which was measured."""
+    """Return the logarithm of the ratio of a run's time with these figures to its measured time."""
     after = run.after_s * (run.share / share if share else 1.0)
     return log((run.device_s / speed + after) / run.true_s)
 
 
 def _figure(value: float, left: Sequence[float]) -> RuntimeFigure:
-    """A figure with the standard deviation of what is left of several runs; of one it is
-    assumed.
+    """Return a figure with the standard deviation of its runs' residuals. With one run, a deviation
+    is assumed.
     """
     value = _rounded(value)
     if len(left) == 1:

@@ -1,10 +1,10 @@
-"""Lines of logs that people have of their runs: what a step took, and what it held.
+"""Lines of users' logs: the time and the memory of steps.
 
-A file has runs, each of a line ``run WORKLOAD -H HARDWARE [-p POLICY]`` and lines of its log as
-they are; of a server the workload is its model, and ``--token-budget``, ``--max-sequences`` and
-``--memory-share`` may follow, and the lines may be a page of its metrics. Lines that match no
-pattern are passed over. The figure of a run is the median over its lines, without the first of three
-and more, in which a program warms up.
+A file has runs. Each consists of a line ``run WORKLOAD -H HARDWARE [-p POLICY]`` and unchanged
+lines of its log. For a server the workload is its model; ``--token-budget``, ``--max-sequences``
+and ``--memory-share`` may follow, and the lines may be a page of its metrics. Lines that match no
+pattern are ignored. A figure of a run is the median over its lines; of three or more, the first is
+omitted, because a program warms up in it.
 """
 
 import os
@@ -64,11 +64,12 @@ _OPTIONS = {"-H": "hardware", "--hardware": "hardware", "-p": "policy", "--polic
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run: what was run, and the median of each figure that its log has, of :data:`FIGURES`.
+    """A run: its workload, hardware and policy, and the median of each of :data:`FIGURES` in its
+    log.
 
-    ``line`` is where it begins in its file. ``limits`` are those of a server, if its line says
-    them: ``token_budget``, ``max_sequences`` and ``memory_share``; ``server`` is what its lines say
-    of iterations and requests.
+    ``line`` is its first line in the file. ``limits`` are those of a server, if its line gives
+    them: ``token_budget``, ``max_sequences`` and ``memory_share``. ``server`` has the iterations
+    and requests in its lines.
     """
 
     workload: str
@@ -81,8 +82,8 @@ class LoggedRun:
 
 
 def read_logged_runs(path: str | os.PathLike[str]) -> list[LoggedRun]:
-    """The runs of a file. Raises :class:`InputError`, with the line, where there is none, where one
-    does not say what ran, and where its log has no figure that a pattern knows.
+    """Return the runs of a file. Raises :class:`InputError`, with the line, if there is no run, if
+    one does not name its workload and hardware, or if its log has no known figure.
     """
     source = os.fspath(path)
     lines = decode(read_bytes(source), source).splitlines()

@@ -1,10 +1,10 @@
-"""The iterations of a server by what it says: vLLM's lines of statistics, SGLang's lines of decoded
+"""The iterations of a server, from its log: vLLM's lines of statistics, SGLang's lines of decoded
 batches, and a page of metrics of either (OpenMetrics).
 
-A line of vLLM counts if no prompt was computed and about as many requests ran as at the line before,
-one of SGLang if no prompt was computed since the one before. A page has sums over the life of a
-server, which give means. One of SGLang counts no iterations: the sequences that ran when it was
-written stand for those of its whole life.
+A line of vLLM counts if no prompt was computed and about as many requests ran as in the previous
+line; one of SGLang counts if no prompt was computed since the previous one. A page has sums over
+the life of a server, which give means. A page of SGLang does not count iterations: the number of
+sequences that ran when it was written is used for its whole life.
 """
 
 import re
@@ -37,7 +37,7 @@ _SAMPLE = re.compile(
     r"((?:vllm|sglang):\w+)(?:\{[^}]*\})?\s+(\d[\d.]*(?:e[+-]?\d+)?)(?:\s|$)", re.IGNORECASE
 )
 _STEADY = 0.1
-"""The share by which the number of running requests differs at most between two lines of the same
+"""The largest relative difference in the number of running requests between two lines of the same
 batch.
 """
 _MOST = 1e15
@@ -45,8 +45,8 @@ _MOST = 1e15
 
 @dataclass(frozen=True)
 class ServedStep:
-    """Iterations in which so many ``sequences`` decode, each with ``tokens`` in the cache, and which
-    took ``seconds`` in the mean. An iteration computes ``prompts`` prompts beside them in the mean,
+    """Iterations in which ``sequences`` sequences decode, each with ``tokens`` in the cache, and
+    which took ``seconds`` on average. An iteration also computes ``prompts`` prompts on average,
     each of ``prompt`` tokens.
     """
 
@@ -59,8 +59,8 @@ class ServedStep:
 
 @dataclass(frozen=True)
 class ServerFigures:
-    """The iterations of a server, and the seconds that a request takes beside them (``None``: not
-    known). ``lacks`` says what its lines lack to be of use.
+    """The iterations of a server, and the seconds of a request outside of them (``None``: not
+    known). ``lacks`` is a text on missing data, if its lines cannot be used.
     """
 
     steps: tuple[ServedStep, ...] = ()
@@ -69,7 +69,8 @@ class ServerFigures:
 
 
 def server_figures(lines: Sequence[str], cache_tokens: float) -> ServerFigures:
-    """The figures in the lines of a server; its cache has room for ``cache_tokens`` (0: not known).
+    """Return the figures in the lines of a server; its cache has room for ``cache_tokens`` (0: not
+    known).
 
     >>> line = "Decode batch, #running-req: 8, #token: 4000, gen throughput (token/s): 1000.0,"
     >>> server_figures([line], 0).steps
@@ -90,8 +91,8 @@ def server_figures(lines: Sequence[str], cache_tokens: float) -> ServerFigures:
 
 
 def _numbers(line: str, patterns: Iterable[re.Pattern[str]]) -> list[float]:
-    """The numbers of a line that has all patterns, one after the other; else none. Each is searched
-    once, as one pattern of all would take time with a power of the line's length.
+    """Return the numbers of a line that has all patterns in order; else none. Each pattern is
+    searched by itself, because one pattern for all would take time polynomial in the line's length.
     """
     found, end = [], 0
     for pattern in patterns:
@@ -126,7 +127,7 @@ def _of_sglang(lines: Iterable[str]) -> Iterable[ServedStep]:
 
 
 def _together(steps: Iterable[ServedStep]) -> Iterable[ServedStep]:
-    """The means of steps of nearly as many sequences: from a power of two to the next."""
+    """Yield the means of steps with similar numbers of sequences, grouped by powers of two."""
     for _, group in sorted(
         grouped((int(step.sequences).bit_length(), step) for step in steps).items()
     ):
@@ -152,7 +153,7 @@ def _page(lines: Iterable[str]) -> _Page:
 
 
 def _mean(page: _Page, *names: str) -> float:
-    """The mean of the first histogram that has something in it."""
+    """Return the mean of the first histogram that is not empty; 0 if all are."""
     for name in names:
         count = sum(page.get(f"{name}_count", ()))
         if count >= 1:
@@ -179,7 +180,7 @@ def _of_page(page: _Page) -> ServerFigures:
             "generation_tokens_total, and requests that run while it is written"
         )
     prompt, answer = prompts / requests, answers / requests
-    begun = sequences / max(1.0, answer)  # each sequence is in as many iterations as it has tokens
+    begun = sequences / max(1.0, answer)  # a sequence is in as many iterations as it has tokens
     return ServerFigures(
         (ServedStep(sequences, prompt + answer / 2, each_s, begun, computed / requests),)
     )

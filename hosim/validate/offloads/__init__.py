@@ -1,4 +1,4 @@
-"""Recorded offloading, and what the replay says of it beforehand."""
+"""Recorded offload schemes, and their predictions by the replay."""
 
 from typing import TYPE_CHECKING
 

@@ -3,11 +3,11 @@ with recordings of the schemes.
 
 The resident run of `hosim.gpu` gives the ops of a step with their durations, and the blocks that
 live from a layer's forward pass to its backward pass; the sweep gives the bandwidth of the
-channels. A scheme's moves are those that the kit makes, in the same places. The prediction is their
-cost: makespan and stall by the engine, the peak of memory in program order (docs/contract.md, rule
+channels. A scheme has the moves of the kit, in the same places. The prediction is their cost:
+makespan and stall by the engine, and the peak of memory in program order (docs/contract.md, rule
 10).
 
-It leaves out the host's cost of moving, and the memory bandwidth that copies take from kernels.
+The host's cost of moving, and the memory bandwidth that copies take from kernels, are not modelled.
 """
 
 from bisect import bisect_left
@@ -49,8 +49,8 @@ _STEP = "hosim.step"
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """``name`` such as ``layer.3.forward``; when the host entered it, and the ops launched in it:
-    positions ``[first, stop)``.
+    """A phase with a ``name`` such as ``layer.3.forward``: the instant when the host entered it,
+    and the positions ``[first, stop)`` of the ops launched in it.
     """
 
     name: str
@@ -64,9 +64,9 @@ class RecordedStep:
     """One step with everything resident: phases in program order, ops with their durations and the
     instants of their launch, and memory events (program order).
 
-    The kit marks where the host enters each phase (``hosim.layer.3.forward``). An op belongs to the
-    phase in which it was launched. Its duration runs from the end of the previous op to its own
-    end, so that the device's wait for the host belongs to the late op.
+    The kit marks the instant when the host enters each phase (``hosim.layer.3.forward``). An op
+    belongs to the phase in which it was launched. Its duration runs from the end of the previous op
+    to its own end, so that the device's wait for the host belongs to the late op.
     """
 
     phases: tuple[Phase, ...]
@@ -83,12 +83,12 @@ class RecordedStep:
 
     @property
     def phase_index(self) -> Mapping[str, int]:
-        """Position of each phase by name."""
+        """The position of each phase by name."""
         return {phase.name: i for i, phase in enumerate(self.phases)}
 
     @property
     def layers(self) -> int:
-        """Number of layers."""
+        """The number of layers."""
         return sum(
             phase.name.startswith("layer.") and phase.name.endswith(".forward")
             for phase in self.phases
@@ -104,8 +104,8 @@ class RecordedStep:
         return "layer.0.update" in self.phase_index
 
     def kept_blocks(self, layer: int, smallest: int) -> tuple[RecordedBlock, ...]:
-        """Blocks allocated in the forward phase of a layer that live on when the host enters the
-        head, of at least ``smallest`` bytes.
+        """Return the blocks of at least ``smallest`` bytes that are allocated in the forward phase
+        of a layer and still live when the host enters the head.
         """
         phase = self.phase_index[f"layer.{layer}.forward"]
         begin, end, head = (
@@ -125,14 +125,14 @@ class RecordedStep:
         )
 
     def producer_of(self, block: RecordedBlock) -> int:
-        """The first op launched after the block was allocated."""
+        """Return the first op launched after the block was allocated."""
         assert block.allocated_ns is not None
         return min(bisect_left(self.issued_ns, block.allocated_ns), len(self.issued_ns) - 1)
 
 
 def last_step(trace: KinetoTrace) -> RecordedStep:
-    """The last step of a recording on one stream. Raises `InputError` for a recording that the kit
-    did not make.
+    """Return the last step of a recording on one stream. Raises `InputError` for a recording that
+    the kit did not make.
     """
     marks = [(a.start_ns, a.name) for a in trace.annotations if a.name.startswith(_PREFIX)]
     starts = [time for time, name in marks if name == _STEP]
@@ -181,13 +181,13 @@ def last_step(trace: KinetoTrace) -> RecordedStep:
 _DEVICE, _HOST, _SEEN = "hbm", "ddr", "seen"
 _ROOM = 1 << 50
 _INSTANT = 10**12
-"""Bytes a second: the one byte of a fence takes the shortest time there is, a nanosecond."""
+"""Bytes per second: the one byte of a fence takes the shortest possible time, a nanosecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Weights of a layer, and the bytes of the smallest storage that training sends to the host
-    (prefill: any key or value).
+    """The number of weights of a layer, and the bytes of the smallest storage that training sends
+    to the host (prefill: any key or value).
     """
 
     layer_parameters: int
@@ -210,9 +210,9 @@ class Prediction:
     recording.
 
     ``stall_ns`` is the makespan less that of the resident step. ``measured_ns`` is the median wall
-    time of the recorded steps, ``measured_stall_ns`` its excess over the resident run's,
-    ``measured_peak_bytes`` their ``max_memory_allocated``. ``reserved_bytes`` is what the caching
-    allocator needs from nothing cached.
+    time of the recorded steps, ``measured_stall_ns`` its excess over that of the resident run,
+    ``measured_peak_bytes`` their ``max_memory_allocated``. ``reserved_bytes`` is the reserve of the
+    caching allocator from a start with nothing cached.
     """
 
     scheme: str
@@ -228,8 +228,8 @@ class Prediction:
 
 
 def predict_recording(folder: Path, model: str, mode: str, length: int) -> tuple[Prediction, ...]:
-    """Every scheme of a model, mode and length, from its resident run and the sweep; measured
-    figures where the scheme was recorded.
+    """Predict every scheme of a model, mode and length, from its resident run and the sweep;
+    recorded schemes also get their measured figures.
 
     Raises `InputError` if the resident run or the sweep is missing or damaged.
     """
@@ -255,7 +255,9 @@ def predict_recording(folder: Path, model: str, mode: str, length: int) -> tuple
 def predict(
     step: RecordedStep, sizes: Sizes, machine: Hardware, scheme: OffloadScheme
 ) -> Prediction:
-    """The step under a scheme on a machine. Raises `InputError` if the replay does not end."""
+    """Predict the step under a scheme on a machine. Raises `InputError` if the replay
+    does not end.
+    """
     plan = plan_of(step, sizes, scheme)
     result = replay(plan, _with_room(machine, plan, sizes, scheme))
     if result.makespan_ns is None:
@@ -279,13 +281,13 @@ def predict(
 
 
 def machine_of(sweep: BandwidthSweep) -> Hardware:
-    """The two channels of a sweep (a ``bandwidth.json``): pinned copies by size, and the bandwidth
-    of both directions at once.
+    """Return the two channels of a sweep (a ``bandwidth.json``): pinned copies by size, and the
+    bandwidth of both directions at once.
 
     Raises `InputError` if a direction is missing.
     """
     channels = list(swept_channels(sweep, host=_HOST, device=_DEVICE))
-    # Where a stream is told that a copy has ended: see _Moves._wait_for_stores.
+    # these tell a stream that a copy has ended: see _Moves._wait_for_stores
     channels += [
         Channel("noted", _HOST, _SEEN, _INSTANT),
         Channel("told", _SEEN, _DEVICE, _INSTANT),
@@ -299,15 +301,15 @@ def machine_of(sweep: BandwidthSweep) -> Hardware:
 
 
 def plan_of(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> Plan:
-    """The step as a graph whose ops have the recorded durations, with the scheme's cache ops in the
-    places where the kit makes them.
+    """Return the step as a graph whose ops have the recorded durations, with the scheme's cache ops
+    in the places where the kit makes them.
     """
     return _Moves(step, sizes, scheme).plan()
 
 
 _Placed = tuple[str, str, int, str, str | None]
-"""A cache op: its kind, its tensor, the op that it is issued after, the tiers that it goes from and
-to.
+"""A cache op: its kind, its tensor, the op after which it is issued, and its source and target
+tiers.
 """
 
 
@@ -363,14 +365,14 @@ class _Moves:
                 self._offload(i)
         moved = sum(size for _, size, kind, _ in self._tensors if kind in ("activation", "output"))
         if trains and moved:
-            # By then no activation is left: their room is not for what comes next, whose two
-            # buffers are all there is.
+            # No activation is left by then, but later phases must not use their room: they have
+            # only their two buffers.
             self._tensors.append(("ballast", moved, "gradient", None))
             self._outputs[self._phases["embedding.update"].first].append("ballast")
             self._inputs[len(step.durations_ns) - 1].append("ballast")
 
     def plan(self) -> Plan:
-        """The finished graph and plan."""
+        """Return the finished graph and plan."""
         builder = GraphBuilder("recorded step")
         for name, size, kind, home in self._tensors:
             builder.tensor(name, size, kind, home)
@@ -396,8 +398,8 @@ class _Moves:
         return Plan(graph, self._scheme.name, cache_ops)
 
     def _stream(self, kind: str, visits: Sequence[str], follows: Sequence[int], first: str) -> None:
-        """Two buffers: layer i comes into buffer i mod 2 while the layer before it computes, and
-        goes back after its update.
+        """Stream layers through two buffers: layer i is copied into buffer i mod 2 while the
+        previous layer computes, and is copied back after its update.
         """
         holds: list[int | None] = [None, None]
 
@@ -422,7 +424,7 @@ class _Moves:
                 self._cache_ops.append(_store(name, phase.stop - 1))
 
     def _offload(self, layer: int) -> None:
-        """A layer's activations are copied out as they are made, and dropped after the next layer,
+        """Copy a layer's activations out as they are made, and drop them after the next layer,
         which waits for the copy.
         """
         forward = self._phases[f"layer.{layer}.forward"]
@@ -446,14 +448,14 @@ class _Moves:
             stored += self._wait_for_stores(
                 layer, max(forward.stop - 1, *(after for _, _, after, _, _ in stored)), following
             )
-        self._cache_ops = [*stored, *self._cache_ops]  # before what is dropped in the same place
+        self._cache_ops = [*stored, *self._cache_ops]  # before the detaches in the same place
 
     def _wait_for_stores(self, layer: int, last: int, waiting: int) -> list[_Placed]:
-        """Op ``waiting`` starts when the copies that were issued by the end of op ``last`` are
-        through.
+        """Make op ``waiting`` start after the copies that were issued by the end of op ``last``
+        have ended.
 
-        A fence, one byte made by ``last``, goes behind them on their channel, and comes back on one
-        of its own: the op has it as input.
+        A fence, one byte made by ``last``, follows them on their channel, and returns on a channel
+        of its own: it is an input of the op.
         """
         name = f"layer.{layer}.fence"
         self._tensors.append((name, 1, "activation", None))
@@ -467,14 +469,14 @@ class _Moves:
         return [_store(name, last), *round_trip]
 
     def _before(self, phase: str) -> int:
-        """The last op before a phase."""
+        """Return the last op before a phase."""
         first = self._phases[phase].first
         return first - 1 if first else AT_START
 
 
 def _with_room(machine: Hardware, plan: Plan, sizes: Sizes, scheme: OffloadScheme) -> Hardware:
-    """The machine with as much device memory as the scheme's buffers and activations need, because
-    a buffer is filled only when free.
+    """Return the machine with as much device memory as the scheme's buffers and activations need,
+    because a buffer is filled only when it is free.
     """
     buffers = 2 * (sizes.parameter_bytes * scheme.parameters + sizes.state_bytes * scheme.optimizer)
     kept = sum(
@@ -487,8 +489,8 @@ def _with_room(machine: Hardware, plan: Plan, sizes: Sizes, scheme: OffloadSchem
 
 
 def _memory(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> tuple[int, list[Change]]:
-    """Bytes at the start, and allocations and frees in program order under the scheme; blocks are
-    numbered instead of having addresses.
+    """Return the bytes at the start, and the allocations and frees in program order under the
+    scheme; blocks have numbers instead of addresses.
     """
     away = step.layers - 2  # two are in their buffers
     start = (step.start_bytes or 0) - away * sizes.parameter_bytes * scheme.parameters
@@ -500,7 +502,7 @@ def _memory(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> tuple[in
             absences[block.allocated_ns, block.size_bytes].append(absence)
     changes: list[
         tuple[int, int, int, int]
-    ] = []  # time; frees before allocations before what was recorded; block; bytes
+    ] = []  # time; rank: frees, allocations, recorded events; block; bytes
     live: dict[int | None, int] = {}
     for number, event in enumerate(step.memory, 1):
         size = event.size_bytes
@@ -521,13 +523,13 @@ def _memory(step: RecordedStep, sizes: Sizes, scheme: OffloadScheme) -> tuple[in
 
 
 _Absence = tuple[int, int | None, int | None]
-"""When a block is dropped, and in training also when its memory is allocated again and released for
-good.
+"""The instant when a block is dropped and, in training, those when its memory is allocated again
+and finally released.
 """
 
 
 def _absences(step: RecordedStep, smallest: int) -> Iterator[tuple[RecordedBlock, _Absence]]:
-    """The blocks that a scheme moves out."""
+    """Yield the blocks that a scheme moves out, with their absences."""
     layers = step.layers
     for layer in range(layers - 1 if step.trains else layers):
         dropped = step.begin_of(

@@ -1,4 +1,4 @@
-"""The times and the computation of recorded ops: learnt by kind, and fitted as efficiencies."""
+"""The times and the work of recorded ops: learned by kind, and fitted as efficiencies."""
 
 from typing import TYPE_CHECKING
 

@@ -1,12 +1,12 @@
-"""Products and attention of a recording beside the fitted kernels of their class: how much slower
-they are, for the profile.
+"""Recorded products and attention compared with the fitted kernels of their class: their relative
+times, for the profile.
 
-The constants of a class are fitted to kernels that ran again and again, and PyTorch's libraries are
-not those of the tables. A recorded kernel takes the time of the shortest recorded ops besides. What
-it takes beyond that is put down to a further fixed time and to a factor by which all times of the
-class become longer or shorter: the former shows in small sizes, the latter in large ones. Few sizes
-say little of others, so both are drawn towards what is taken where nothing was recorded: 0.7 us for
-products, as small ones took that in a recording of an A100, else 0, and a factor of 1.
+The constants of a class are fitted to kernels that ran repeatedly, and PyTorch's libraries are not
+those of the tables. A recorded kernel also takes the time of the shortest recorded ops. The rest of
+the difference is split into a further fixed time, which shows in small sizes, and a factor for all
+times of the class, which shows in large ones. A few sizes say little of others, so both are drawn
+towards their values without a recording: a fixed time of 0.7 us for products, as small ones took in
+a recording of an A100, else 0, and a factor of 1.
 """
 
 from collections import defaultdict
@@ -28,25 +28,25 @@ from hosim.validate.op_costs.op_work import OpWork
 
 SCALED = ("gemm", "context_attention")
 _SIZE_SPREAD = 0.15
-"""The share by which one size may be off, ..."""
+"""The relative error of one size, ..."""
 _FACTOR_SPREAD = 0.15
-"""... how far the factor may be from 1, ..."""
+"""... the deviation of the factor from 1, ..."""
 _FIXED_US = {"gemm": 0.7}
 _FIXED_SPREAD_US = 1.0
-"""... and the fixed time from that of :data:`_FIXED_US`, as far as the recording does not say
-more.
-"""
+"""... and that of the fixed time from :data:`_FIXED_US`, as priors for the fit."""
 _ROUNDS = 20
 _SPREAD = 0.25
-"""That of the times of a class of which nothing was recorded; with much recorded, half of it."""
+"""The spread of the times of a class without a recording; with many recorded sizes, it is half of
+this.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelScale:
-    """A class in one dtype (:data:`hosim.analysis.costmodel.kernels.classes.LABELS`), from so many
-    ``sizes``: its factor, and its spread.
+    """The factor of a class in one dtype (:data:`hosim.analysis.costmodel.kernels.classes.LABELS`),
+    fitted to ``sizes`` sizes, and its spread.
 
-    ``fixed_ns`` is what a kernel of it takes at least.
+    ``fixed_ns`` is the least time of a kernel of the class.
     """
 
     kernel: str
@@ -57,7 +57,7 @@ class KernelScale:
     spread: float
 
     def to_dict(self) -> dict[str, Any]:
-        """As the JSON report has it."""
+        """Return the scale as in the JSON report."""
         return {
             "kernel": self.kernel,
             "dtype": self.dtype,
@@ -70,8 +70,8 @@ class KernelScale:
 def scale_kernels(
     works: Sequence[OpWork], base: Hardware, fixed_ns: int
 ) -> tuple[KernelScale, ...]:
-    """The factor and the fixed time of each class of which ``base`` has constants; empty if it has
-    no processor.
+    """Return the factor and the fixed time of each class for which ``base`` has constants; empty if
+    it has no processor.
     """
     if base.compute.processor is None:
         return ()
@@ -110,8 +110,8 @@ def scale_kernels(
 
 
 def _own_fixed_us(kernel: str, base: Hardware) -> float:
-    """The fixed time in a class's constants that a recorded kernel has not: that of the kernel that
-    rotates positions before attention.
+    """The fixed time in a class's constants that a recorded kernel does not have: that of the
+    kernel for rotary positions before attention.
     """
     if kernel != "context_attention":
         return 0.0
@@ -122,8 +122,8 @@ def _own_fixed_us(kernel: str, base: Hardware) -> float:
 
 
 def _fitted(pairs: Sequence[tuple[float, float]], fixed_us: float) -> tuple[float, float]:
-    """Microseconds, and the factor, with which modelled times come closest to the recorded ones;
-    sizes that are far off hardly count.
+    """Return the fixed microseconds and the factor with which modelled times come closest to the
+    recorded ones; outliers have little weight.
     """
     import numpy as np
 
@@ -155,8 +155,8 @@ _FASTER = {"bandwidth_share", "largest_share", "cache_ratio", "peak_share", "mov
 
 
 def scaled_constants(scale: KernelScale, base: Hardware) -> Mapping[str, float]:
-    """The constants with which all times of a class are ``factor`` times as long, and ``fixed_ns``
-    longer.
+    """Return the constants with which all times of a class are multiplied by ``factor`` and
+    increased by ``fixed_ns``.
     """
     constants = constants_for(base, scale.kernel, scale.dtype)
     values = {

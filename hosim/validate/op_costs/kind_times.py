@@ -1,10 +1,10 @@
-"""Efficiencies of kinds of ops that a recording did not have enough of: those of kinds that are
-alike, else those assumed.
+"""Efficiencies of kinds of ops that a recording does not cover: those of similar kinds, or else
+assumed ones.
 
 A kind that only moves bytes is as efficient in one dtype as in another, and contiguous elementwise
 ops, copies and fills are alike. Ops that compute an index for each element (kinds that end in
-``_strided``) are bound by that: they do about as many elements in a time in any dtype. What no
-recording at hand says of a kind is assumed, with a wide spread.
+``_strided``) are bound by that: they process about as many elements per second in any dtype. Kinds
+that no available recording covers have an assumed efficiency with a wide spread.
 
 A *spread* is the standard deviation of the logarithm of measured over predicted time, as in
 :mod:`hosim.analysis.costmodel.spreads.time_spread`.
@@ -21,14 +21,12 @@ from hosim.validate.op_costs.op_work import STRIDED, UNALIGNED
 from hosim.validate.op_costs.operator_counts import POINTWISE_GRADIENTS
 
 Level = Literal["fitted", "alike", "assumed"]
-"""The sources of an efficiency: ops of this kind and dtype, of others that are alike, or none."""
+"""The source of an efficiency: ops of this kind and dtype, similar ones, or none."""
 
 
 @dataclass(frozen=True, slots=True)
 class KindEfficiency:
-    """The efficiency of a kind in a dtype, where it is from, and how far times may be off (a
-    spread).
-    """
+    """The efficiency of a kind in a dtype, its source, and the spread of times."""
 
     value: float
     level: Level
@@ -57,8 +55,8 @@ ASSUMED: Mapping[str, tuple[float, float]] = {
     "convolution_backward": (0.5, 0.5),
     "attention": (0.2, 0.7),
 }
-"""The efficiency of each kind and its spread: about the middle of what eager PyTorch reached in
-recordings of five GPUs.
+"""The efficiency of each kind and its spread: about the middle of the values that eager PyTorch
+reached in recordings of five GPUs.
 """
 
 _OTHER = (0.4, 0.8)
@@ -77,15 +75,15 @@ _ALIKE_SPREAD = 0.25
 _LEAST_SPREAD = 0.1
 _BEST = 0.95
 _ELEMENTS_A_CYCLE = 1.1
-"""Elements for which a multiprocessor computes an index in a cycle: 0.5 to 1.5 on the GPUs at
-hand.
+"""The elements for which a multiprocessor computes an index in a cycle: 0.5 to 1.5 on the recorded
+GPUs.
 """
 
 
 def efficiency_of(
     kind: str, dtype: str, fitted: Sequence[Efficiency], base: Hardware
 ) -> KindEfficiency:
-    """That of a kind in a dtype, given what was fitted."""
+    """Return the efficiency of a kind in a dtype, given the fitted ones."""
     known = {(e.kind, e.dtype): e for e in fitted}
     own = known.get((kind, dtype))
     if own is not None:
@@ -124,8 +122,8 @@ def efficiency_of(
 def written_kinds(
     fitted: Sequence[Efficiency], base: Hardware
 ) -> Mapping[tuple[str, str], KindEfficiency]:
-    """By kind and dtype what a calibrated profile says beyond what was fitted; what its base says
-    of its own stays.
+    """Return, by kind and dtype, the efficiencies of a calibrated profile beyond the fitted ones;
+    the base's own are kept.
     """
     kept = {(kind, dtype) for kind, of in base.compute.efficiency_of.items() for dtype in of}
     dtypes = dict.fromkeys((*_WRITTEN, *(e.dtype for e in fitted if e.dtype in ITEM_BYTES)))
@@ -137,7 +135,7 @@ def written_kinds(
 
 
 def _residual(efficiency: Efficiency) -> float:
-    """Half as much again as the median error of what was fitted, as a spread."""
+    """Return 1.5 times the median error of a fit, as a spread."""
     return min(1.0, 1.5 * (efficiency.residuals.median or 0.0))
 
 

@@ -5,8 +5,8 @@ The time of an op is ``fixed + roofline / efficiency``, with the roofline of a b
 efficiency. ``fixed`` is the time of ops that move few bytes, or else of the shortest ones
 (:func:`fixed_time`); together with the gap between an op and the next queued one it is the launch
 time of the cost model. The efficiency of a kind and dtype is fitted by
-:func:`hosim.validate.fits.robust.fit_slope`. It is left out
-if the fixed time is more than half of the kind's time, or if its interval spans a factor of 10.
+:func:`hosim.validate.fits.robust.fit_slope`. It is omitted if the fixed time is more than half of
+the kind's time, or if its interval spans a factor of 10.
 """
 
 from collections import defaultdict
@@ -31,25 +31,25 @@ from hosim.validate.fits import (
 from hosim.validate.op_costs.op_work import OpWork, graph_of
 
 _QUEUED_NS = 20_000
-"""An op issued this long before the previous one ended waited for nothing else."""
+"""An op that was issued this long before the previous one ended waited for nothing else."""
 
 _SHORT = 0.05
 """The share of ops that count as the shortest."""
 
 _FEW_BYTES = 1 << 18
-"""An op of these kinds that accesses no more does little beyond its fixed time."""
+"""The most bytes of an op of these kinds that does little beyond its fixed time."""
 _MOVING = frozenset(("elementwise", "elementwise_strided", "copy", "copy_strided", "fill"))
 _MANY = 4
-"""So many ops show the step of a clock."""
+"""The number of ops from which the step of a clock is visible."""
 _MOST_NS = 5000
-"""More is no fixed time: the shortest ops of such a recording do something."""
+"""The longest fixed time: if the shortest ops take longer, they do some work."""
 
 _COARSE_NS = 1000
 """The step of an older recording's clock."""
 
 _LEAST_IDEAL_NS = 1000
-"""An op that would take less at full efficiency (or less than the fixed time) tells nothing of it:
-what holds it up is something else.
+"""The least time at full efficiency of an op that is used for the fit (it must also exceed the
+fixed time): shorter ops are limited by something else.
 """
 
 _TELLING = 2
@@ -62,15 +62,15 @@ _CERTAIN = 10
 """The largest ratio of the ends of an interval."""
 
 _FINER = 1000
-"""Rooflines are computed on a machine this much slower, in whole nanoseconds: their unit is a
-picosecond.
+"""The machine for rooflines is this much slower, so that whole nanoseconds on it are
+picoseconds.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """The fit of a kind and dtype: the fraction of the roofline reached (as fitted; above 1 the
-    profile gets 1), and the time of its ops in ns.
+    """The fit of a kind and dtype: the fraction of the roofline that it reaches (as fitted; values
+    above 1 become 1 in the profile), and the time of its ops in ns.
     """
 
     kind: str
@@ -85,7 +85,7 @@ class Efficiency:
         return float(f"{min(1.0, self.fraction.value):.4g}")
 
     def to_dict(self) -> dict[str, Any]:
-        """As the JSON report has it."""
+        """Return the efficiency as in the JSON report."""
         return {
             "kind": self.kind,
             "dtype": self.dtype,
@@ -96,7 +96,9 @@ class Efficiency:
 
 
 def fit_gap(traces: Sequence[KinetoTrace]) -> Figure | None:
-    """Nanoseconds between a kernel and the next queued one; ``None`` if none was queued."""
+    """Return the nanoseconds between a kernel and the next queued one; ``None`` if none
+    was queued.
+    """
     gaps = []
     for trace in traces:
         order = program_order(trace)
@@ -116,16 +118,18 @@ def fit_gap(traces: Sequence[KinetoTrace]) -> Figure | None:
 
 
 def fit_host_launch(traces: Sequence[KinetoTrace]) -> Figure | None:
-    """Nanoseconds for which a call that launches kernels occupies the host."""
+    """Return the nanoseconds for which a call that launches kernels occupies the host; ``None``
+    without launches.
+    """
     times = [call.duration_ns for trace in traces for call in trace.calls if call.role == "launch"]
     return median_figure(times) if times else None
 
 
 def fixed_time(works: Sequence[OpWork]) -> int:
-    """Nanoseconds that any op takes: the lower quartile of those that move few bytes, else that of
-    the shortest ops; 0 without any.
+    """Return the nanoseconds that any op takes: the lower quartile of ops that move few bytes, else
+    the time of the shortest ops; 0 without any.
 
-    A clock of whole microseconds has cut off half of one on average.
+    A clock of whole microseconds cuts off half of one on average, which is added.
     """
     listed = [work for work in works if work.time_ns > 0]
     few = sorted(
@@ -144,8 +148,8 @@ def fixed_time(works: Sequence[OpWork]) -> int:
 def fit_efficiencies(
     works: Sequence[OpWork], base: Hardware, fixed_ns: int
 ) -> tuple[tuple[Efficiency, ...], tuple[str, ...]]:
-    """Efficiencies against the peaks and the bandwidth of ``base``, and what could not be fitted,
-    in words.
+    """Return the efficiencies relative to the peaks and the bandwidth of ``base``, and lines on
+    those that could not be fitted.
     """
     groups: defaultdict[tuple[str, str], list[OpWork]] = defaultdict(list)
     for work in works:
@@ -195,8 +199,8 @@ def fit_efficiencies(
 
 
 def rooflines(works: Sequence[OpWork], base: Hardware) -> list[float]:
-    """Nanoseconds of each work on ``base`` at full efficiency and without launch, by the cost
-    model's roofline.
+    """Return the nanoseconds of each work on ``base`` at full efficiency and without launch, by the
+    cost model's roofline.
     """
     tier = base.device
     slow = Hardware(
@@ -217,7 +221,7 @@ def rooflines(works: Sequence[OpWork], base: Hardware) -> list[float]:
 
 
 def by_kind(efficiencies: Sequence[Efficiency]) -> Mapping[str, Mapping[str, float]]:
-    """As ``compute.efficiency_of`` of a profile."""
+    """Return the efficiencies in the form of ``compute.efficiency_of`` of a profile."""
     found: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for efficiency in efficiencies:
         found[efficiency.kind][efficiency.dtype] = efficiency.written

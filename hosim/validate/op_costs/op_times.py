@@ -1,10 +1,10 @@
 """Times of ops, predicted from similar recorded ops, the most similar first.
 
 An op gets the median time of the ops with the same name, grid, block, bytes, shapes of the
-launching operator, and *place*: the n-th such op of its iteration. If there are none, it gets that
-of the ops with the same of all but the place, then of name, grid and block. Otherwise its time is
-interpolated between ops of its name by the number of blocks (of bytes, for fills and copies on the
-device), and grows with it beyond the largest; failing that, it is the median of its kind.
+launching operator, and *place*: the n-th such op of its iteration. If there are none, the place is
+ignored, then also the shapes. Otherwise its time is interpolated between ops of its name by the
+number of blocks (of bytes, for fills and copies on the device), and extrapolated in proportion
+beyond the largest; failing that, it is the median of its kind.
 """
 
 from bisect import bisect_left, bisect_right
@@ -17,7 +17,7 @@ from statistics import median_low
 from hosim.io.importers.recordings import DeviceOp, KinetoTrace, program_order
 
 LEVELS = ("place", "shapes", "grid", "name", "kind", "nothing")
-"""The likeness of a predicted op to the ops that it is predicted from."""
+"""The likeness of a predicted op to the ops that its time comes from."""
 
 Keys = tuple[Hashable, ...]
 """The properties of an op, by level."""
@@ -32,7 +32,9 @@ class OpTimes:
     by_kind: Mapping[str, int]
 
     def predict(self, op: DeviceOp, keys: Keys) -> tuple[int, str]:
-        """Nanoseconds of an op, and the level that gave them; 0 if its kind was not learned."""
+        """Return the nanoseconds of an op, and the level that gave them; 0 if its kind was not
+        learned.
+        """
         for key, level in zip(keys, LEVELS, strict=False):
             if key in self.by_key:
                 return self.by_key[key], level
@@ -42,7 +44,7 @@ class OpTimes:
 
 
 def learn(recorded: Iterable[tuple[DeviceOp, Keys]]) -> OpTimes:
-    """Times of these ops; transfers to and from the host are left out."""
+    """Learn the times of these ops, except transfers to and from the host."""
     by_key: defaultdict[Hashable, list[int]] = defaultdict(list)
     by_name: defaultdict[str, defaultdict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     by_kind: defaultdict[str, list[int]] = defaultdict(list)
@@ -64,8 +66,8 @@ def learn(recorded: Iterable[tuple[DeviceOp, Keys]]) -> OpTimes:
 
 
 def keys_of(trace: KinetoTrace, starts_ns: Sequence[int]) -> tuple[Keys, ...]:
-    """The properties of each op of a recording whose iterations begin at these instants of the
-    host.
+    """Return the properties of each op of a recording; ``starts_ns`` are the instants at which the
+    host begins an iteration.
     """
     order = program_order(trace)
     keys: list[Keys] = [()] * len(trace.ops)
@@ -87,7 +89,7 @@ def is_transfer(op: DeviceOp) -> bool:
 
 
 def size_of(op: DeviceOp) -> int:
-    """Blocks of a kernel, bytes of anything else."""
+    """The number of blocks of a kernel, or the bytes of any other op."""
     return prod(op.grid) if op.kind == "kernel" else op.size_bytes or 0
 
 

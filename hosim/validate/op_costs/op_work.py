@@ -2,15 +2,15 @@
 kernels.
 
 An operator whose kernels do different things is several works: a convolution and the change of its
-tensors' layout, and the two gradients of a convolution. What does not follow from shapes follows
-from the kernels' names: whether single precision used tensor cores (tf32), and whether an
-elementwise kernel goes over contiguous memory or computes an index for each element (kinds that end
-in ``_strided``). Products in 16 bits whose rows do not begin at multiples of 16 bytes take other
+tensors' layout, and the two gradients of a convolution. Two properties come from the kernels' names
+instead of shapes: the use of tensor cores in single precision (tf32), and elementwise kernels that
+compute an index for each element instead of running over contiguous memory (kinds that end in
+``_strided``). Products in 16 bits whose rows do not begin at multiples of 16 bytes use other
 kernels, about half as fast (``matmul_unaligned``).
 
-Kernels that were launched before the recording have the work of those at its end, if they are the
-same ones; else kernels without an operator have that of those with the same name, grid and block,
-if all of these have the same.
+Kernels that were launched before the recording have the work of those at its end, if these are the
+same ones. Other kernels without an operator have the work of those with the same name, grid and
+block, if all of these have the same work.
 """
 
 import re
@@ -47,11 +47,11 @@ _OF_ITEMS = {1: "uint8", 2: "bf16", 4: "fp32", 8: "int64"}
 
 @dataclass(frozen=True, slots=True)
 class OpWork:
-    """An operator, or one of its works: FLOP, bytes read and written, and the nanoseconds of its
-    kernels together.
+    """An operator, or one of its works: FLOP, bytes read and written, and the total nanoseconds of
+    its kernels.
 
-    ``kernel`` and ``sizes`` are its class of kernels in the cost model, if it has one; ``ops`` the
-    positions of its kernels in the trace.
+    ``kernel`` and ``sizes`` are its class of kernels in the cost model, if it has one; ``ops`` are
+    the positions of its kernels in the trace.
     """
 
     kind: str
@@ -66,8 +66,8 @@ class OpWork:
 
 @dataclass(frozen=True)
 class Counted:
-    """The operators of a recording whose work is known, and the number and the nanoseconds of the
-    kernels of all others.
+    """The works of a recording's operators, and the number and the nanoseconds of all other
+    kernels.
 
     ``left_out`` are the positions of these kernels.
     """
@@ -79,7 +79,7 @@ class Counted:
 
 
 def work_of(trace: KinetoTrace) -> Counted:
-    """The work of every operator that launched kernels, if known."""
+    """Return the work of every operator that launched kernels, if it is known."""
     outputs = convolution_outputs(trace.cpu_ops)
     launched: defaultdict[int, list[int]] = defaultdict(list)
     left: list[int] = []
@@ -111,7 +111,7 @@ def work_of(trace: KinetoTrace) -> Counted:
 
 
 def graph_of(works: Sequence[OpWork]) -> Graph:
-    """Works as a workload of ops, one after the other, whose times the cost model says."""
+    """Return works as a workload of successive ops, which the cost model times."""
     ops = [
         Op(
             f"op{i}",
@@ -128,8 +128,8 @@ def graph_of(works: Sequence[OpWork]) -> Graph:
 
 
 def _of_iteration_before(trace: KinetoTrace, works: Sequence[OpWork]) -> list[OpWork]:
-    """The works of ops launched before the recording, if they are the end of an iteration like the
-    one that ends it.
+    """Return the works of ops launched before the recording, if these end an iteration like the
+    recording's last one.
     """
     if all(op.call is not None for op in trace.ops):
         return []
@@ -150,7 +150,7 @@ def _of_iteration_before(trace: KinetoTrace, works: Sequence[OpWork]) -> list[Op
 def _works(
     operator: CpuOp, found: tuple[int, int], launched: list[tuple[int, DeviceOp]], outputs: Output
 ) -> Iterator[OpWork]:
-    """The works of an operator with that FLOP and bytes, and with these kernels."""
+    """Yield the works of an operator with these FLOP and bytes, and with these kernels."""
     name, (flops, size) = operator.bare_name, found
     if "convolution" not in name:
         kernel = kernel_of(operator, flops)
@@ -218,7 +218,9 @@ def _work(
 def _alike(
     trace: KinetoTrace, works: Sequence[OpWork], left: Sequence[int]
 ) -> tuple[list[OpWork], list[int]]:
-    """Works of kernels without an operator, and those of which nothing is known still."""
+    """Return the works of those ops in ``left`` that have no operator but are launched like an op
+    with a known work, and the other ops in ``left``.
+    """
     same: dict[Any, OpWork | None] = {}
     for work in works:
         if len(work.ops) == 1:
@@ -254,7 +256,7 @@ def _dtype(operator: CpuOp, kernels: Sequence[str]) -> str:
     found = next(
         (DTYPES[name] for name in operator.dtypes if isinstance(name, str) and name in DTYPES), None
     )
-    if found is None:  # of lists of tensors the type is not recorded
+    if found is None:  # the type of lists of tensors is not recorded
         items = next((int(match[1]) for name in kernels if (match := _OPAQUE.search(name))), 0)
         named = next(
             (
@@ -269,14 +271,14 @@ def _dtype(operator: CpuOp, kernels: Sequence[str]) -> str:
 
 
 def _relaid(operator: CpuOp, layouts: Sequence[tuple[int, DeviceOp]], outputs: Output) -> int:
-    """Bytes read and written by so many changes of layout of a convolution's tensors."""
+    """The bytes read and written by these layout changes of a convolution's tensors."""
     tensors = tensors_of(operator)
     to = sum(bool(_TO_CHANNELS_LAST.search(op.name)) for _, op in layouts)
     back = len(layouts) - to
     sizes = [bytes_of([tensor]) for tensor in tensors[:3]]
     if (
         "backward" in operator.name
-    ):  # gradient, input and weight, in either order: the gradient is read twice
+    ):  # gradient, input and weight, in any order: the gradient is read twice
         gradient, taken, weight = (*sizes, 0, 0, 0)[:3]
         return 2 * ((2 * gradient + taken + weight) * to // 4 + (taken + weight) * back // 2)
     made = outputs.get((tensors[0][0], tensors[1][0]), ())

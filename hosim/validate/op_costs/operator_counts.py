@@ -1,10 +1,10 @@
 """FLOP and bytes of one operator of a recording, from the shapes and dtypes of its arguments.
 
-Products, convolutions and attention have FLOP and tensors; what only moves bytes has tensors.
-Assumptions about what is not recorded: outputs have the shape that follows from the inputs; strides
-of convolutions are those recorded (else a convolution's output has the shape of the gradient that a
-backward pass with the same input and weight takes; without either it is left out); attention counts
-without a mask.
+Products, convolutions and attention have FLOP and tensors; operators that only move bytes have
+tensors. Data that are not recorded are assumed: outputs have the shape that follows from the
+inputs. Convolutions have their recorded strides; otherwise a convolution's output has the shape of
+the gradient in a backward pass with the same input and weight, and without either it is omitted.
+Attention counts without a mask.
 """
 
 import re
@@ -24,14 +24,14 @@ Output = Mapping[tuple[Shape, Shape], Shape]
 
 
 def kind_of_operator(name: str) -> str:
-    """The kind of op in hosim of an operator with this bare name, whichever library runs it."""
+    """Return hosim's kind of op for an operator with this bare name, whichever library runs it."""
     for prefix in ("cudnn_", "miopen_", "_cudnn_"):
         name = name.removeprefix(prefix)
     return op_kind(name)
 
 
 def tensors_of(operator: CpuOp) -> list[tuple[Shape, int]]:
-    """Shape and bytes of an item of each argument that is a tensor."""
+    """Return the shape and the bytes per item of each argument that is a tensor."""
     found = []
     for shape, dtype in zip(operator.shapes, operator.dtypes, strict=False):
         name = DTYPES.get(dtype) if isinstance(dtype, str) else None
@@ -45,7 +45,7 @@ def _is_shape(shape: object) -> bool:
 
 
 def _lists(operator: CpuOp) -> list[int]:
-    """The elements of each argument that is a list of tensors."""
+    """Return the number of elements of each argument that is a list of tensors."""
     return [
         sum(prod(shape) for shape in shapes)
         for shapes, dtype in zip(operator.shapes, operator.dtypes, strict=False)
@@ -57,7 +57,7 @@ def _lists(operator: CpuOp) -> list[int]:
 
 
 def bytes_of(tensors: Sequence[tuple[Shape, int]]) -> int:
-    """The bytes of tensors of these shapes and bytes of an item."""
+    """Return the bytes of tensors with these shapes and bytes per item."""
     return sum(prod(shape) * item for shape, item in tensors)
 
 
@@ -72,7 +72,9 @@ def _numbers(operator: CpuOp) -> list[list[int]]:
 
 
 def convolution_outputs(operators: Sequence[CpuOp]) -> Output:
-    """The output of each convolution whose strides or whose backward pass were recorded."""
+    """Return the output shape of each convolution whose strides or whose backward pass were
+    recorded.
+    """
     found: dict[tuple[Shape, Shape], Shape] = {}
     for operator in operators:
         name = operator.bare_name
@@ -97,8 +99,8 @@ def convolution_outputs(operators: Sequence[CpuOp]) -> Output:
 
 
 def _convolved(operator: CpuOp, taken: Shape, weight: Shape, *, vendor: bool) -> Shape | None:
-    """The output of a convolution by its recorded strides, paddings and dilations, which the
-    vendors' have in another order.
+    """Return the output shape of a convolution from its recorded strides, paddings and dilations;
+    vendors' operators list them in another order.
     """
     lists, axes = _numbers(operator), len(taken) - 2
     if axes < 1 or len(weight) != len(taken) or ("True" in operator.concrete[6:7] and not vendor):
@@ -119,8 +121,8 @@ def _convolved(operator: CpuOp, taken: Shape, weight: Shape, *, vendor: bool) ->
 
 
 def flops_and_bytes(operator: CpuOp, outputs: Output) -> tuple[int, int] | None:
-    """FLOP and bytes of an operator, if they are known; of a convolution's backward pass the FLOP
-    of one of its two products.
+    """Return the FLOP and bytes of an operator, if they are known. For a convolution's backward
+    pass the FLOP are those of one of its two products.
     """
     name, tensors = operator.bare_name, tensors_of(operator)
     if name in _OF_LISTS or name.startswith(("_foreach_", "_fused_adam")):
@@ -164,13 +166,13 @@ _PASSES = {
         ("cudnn_batch_norm_backward", "miopen_batch_norm_backward", "native_batch_norm_backward"), 3
     ),
 }
-"""The times that operators read or write as many bytes as their first argument has."""
+"""Operators that read or write this many times the bytes of their first argument."""
 _OF_LISTS = ("cat", "_cat")
 
 
 def _of_lists(operator: CpuOp, name: str) -> tuple[int, int] | None:
-    """The FLOP and bytes of an operator on lists of tensors, whose type is not recorded: in single
-    precision, until the kernels say which it is.
+    """Return the FLOP and bytes of an operator on lists of tensors. Their type is not recorded:
+    single precision is assumed until the kernels tell it.
     """
     lists, own = _lists(operator), tensors_of(operator)
     if not lists:
@@ -183,7 +185,9 @@ def _of_lists(operator: CpuOp, name: str) -> tuple[int, int] | None:
 
 
 def _pooled(operator: CpuOp, tensors: Sequence[tuple[Shape, int]]) -> tuple[int, int] | None:
-    """Input, output and the places of the largest elements, by the recorded window and strides."""
+    """Count input, output and the positions of the largest elements, by the recorded window and
+    strides.
+    """
     (taken, item), lists = tensors[0], _numbers(operator)
     if (
         len(taken) < 3
@@ -210,7 +214,9 @@ def _broadcast(shapes: Sequence[Shape]) -> Shape:
 
 
 def kernel_of(operator: CpuOp, flops: int) -> KernelSizes:
-    """The class of kernels of a product or an attention, and its sizes."""
+    """Return the class of kernels of a product or an attention, and its sizes; else
+    :data:`UNKNOWN`.
+    """
     name, tensors = operator.bare_name, tensors_of(operator)
     if name in ("mm", "addmm"):
         (left, _), (right, _) = tensors[-2:]
@@ -218,8 +224,8 @@ def kernel_of(operator: CpuOp, flops: int) -> KernelSizes:
     if name in _ATTENTION:
         (batch, heads, queries, width), (_, kv_heads, keys, _) = tensors[0][0], tensors[1][0]
         causal = "True" in operator.concrete
-        # without a mask each query sees all keys: as many as the mean of a causal one has with half
-        # of its queries before
+        # without a mask each query sees all keys, which a causal one with that many keys before it
+        # sees on average
         before = keys - queries if causal else keys - (queries + 1) // 2
         return (
             ("context_attention", (batch, queries, before, heads, kv_heads, width, NO_WINDOW))
@@ -230,7 +236,7 @@ def kernel_of(operator: CpuOp, flops: int) -> KernelSizes:
 
 
 def _product(tensors: Sequence[tuple[Shape, int]], outputs: Output) -> tuple[int, int] | None:
-    """The last two tensors multiplied, by matrix or by batch of them."""
+    """Count the product of the last two tensors, matrices or batches of them."""
     (left, item), (right, _) = tensors[-2:] if len(tensors) > 1 else ((((), 1),) * 2)
     if len(left) < 2 or len(right) < 2 or left[-1] != right[-2]:
         return None
@@ -263,7 +269,7 @@ def _convolution_backward(
 
 
 def _attention(tensors: Sequence[tuple[Shape, int]], outputs: Output) -> tuple[int, int] | None:
-    """Query, key and value as (batch, heads, length, width)."""
+    """Count attention of query, key and value as (batch, heads, length, width)."""
     if len(tensors) < 3 or any(len(shape) != 4 for shape, _ in tensors[:3]):
         return None
     (batch, heads, length, width), item = tensors[0]

@@ -1,5 +1,5 @@
-"""Recorded steps replayed by their structure: launches, streams, waits, and how far the starts are
-from the recorded ones.
+"""Recorded steps, replayed by their structure of launches, streams and waits, with the errors of
+the predicted starts.
 """
 
 from typing import TYPE_CHECKING

@@ -1,14 +1,14 @@
 """Kernels that fill the device, and so keep others from starting.
 
-Kernels of several streams run side by side only while there is room for their blocks. A kernel with
-more blocks than the device holds at once keeps every other kernel from starting until its last
-blocks are placed. The number of blocks that fit follows from the threads, registers and shared
+Kernels of several streams run at once only if there is room for their blocks. A kernel with more
+blocks than the device holds at once keeps every other kernel from starting until its last blocks
+are placed. The number of blocks that fit follows from the threads, registers and shared
 memory of a block and of a multiprocessor, as in CUDA's occupancy calculation (without its rounding
 of registers and shared memory to allocation units).
 
-Whether kernels wait for that room depends on the device and on the priorities of streams, which a
-recording does not have. So it is judged by what most kernels did that could have started.
-Collectives start at once.
+Kernels wait for that room or not, depending on the device and on the priorities of streams, which
+recordings do not have. So the majority of the kernels that could have waited decides. Collectives
+start at once.
 """
 
 import re
@@ -32,7 +32,8 @@ def placed_ns(op: DeviceOp, info: DeviceInfo | None, duration_ns: int) -> int:
     """Return the time for which a kernel of that duration keeps others from starting: until its
     last blocks are placed.
 
-    0 if all blocks fit at once, and if the recording lacks what they need.
+    It is 0 if all blocks fit at once, and if the recording lacks the resources of a block or of the
+    device.
     """
     if (
         info is None
@@ -56,12 +57,14 @@ def placed_ns(op: DeviceOp, info: DeviceInfo | None, duration_ns: int) -> int:
 
 
 _ROOM_NS = 20_000
-"""A kernel that keeps others from starting for less tells nothing."""
+"""The shortest time for which a filling kernel must keep others from starting to count
+as evidence.
+"""
 
 
 def kernels_wait_for_room(trace: KinetoTrace, order: ProgramOrder, waits: Waits) -> bool:
-    """Return whether kernels of several streams wait for room on the device: not if most that could
-    have waited did not.
+    """Return whether kernels of several streams wait for room on the device: True unless most
+    kernels that could have waited did not.
     """
     if (
         len({stream_of(op) for op in trace.kernels}) < 2

@@ -1,9 +1,9 @@
 """The constants of a structural replay, fitted to a recording: one number per kind of event, never
 one per op.
 
-Launch and entry are medians, because the cause of a delayed launch is not always recorded; the
-others are means of the middle nine tenths of their samples, because those of many ops in a row add
-up. In nanoseconds:
+Launch and entry are medians, because the cause of a delayed launch is not always recorded. The
+others are means of the middle nine tenths of their samples, because the errors of successive ops
+add up. In nanoseconds:
 
 ``launch``     from the end of the call to the op's start, on a stream with nothing to do (below 0: the op starts before the call ends);
 ``entry``      from the start of a call that blocks for its copy to the copy's start, likewise;
@@ -12,9 +12,8 @@ up. In nanoseconds:
 ``gap``        between an op and the next on a busy stream, by the kinds of both;
 ``wait``       from the end of what a stream waited for on another stream to the start of its next op.
 
-A sample outside of what is plausible (:data:`PLAUSIBLE`) is something else, and does not count. A
-constant with fewer than :data:`FEWEST` samples would be the time of one op under another name: it
-stays within what is usual (:data:`USUAL`).
+A sample outside :data:`PLAUSIBLE` has another cause and does not count. A constant with fewer than
+:data:`FEWEST` samples would just be the time of one op, so it is limited to :data:`USUAL`.
 """
 
 from collections import defaultdict
@@ -35,7 +34,7 @@ from hosim.io.importers.recordings import (
 K = TypeVar("K")
 
 FEWEST = 3
-"""Samples of a constant that may be unusual."""
+"""The number of samples from which a constant may be unusual."""
 
 PLAUSIBLE: Mapping[str, tuple[int, int]] = {
     "launch": (-100_000, 200_000),
@@ -60,10 +59,10 @@ USUAL: Mapping[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class Latencies:
-    """The fitted constants, by what they are for.
+    """The fitted constants, by the events that they are for.
 
-    How many samples each has is in ``samples``, and between what nine tenths of these lie in
-    ``spreads``.
+    ``samples`` has the number of samples of each, ``spreads`` the range of the middle nine tenths
+    of these.
     """
 
     launch: Mapping[str, int]
@@ -79,12 +78,12 @@ class Latencies:
 
     @property
     def count(self) -> int:
-        """Return how many numbers these are."""
+        """The number of constants."""
         return len(self.listed)
 
     @property
     def listed(self) -> Mapping[str, int]:
-        """Every one by name, such as ``launch kernel`` and ``gap kernel memset``."""
+        """Every constant by name, such as ``launch kernel`` and ``gap kernel memset``."""
         groups: dict[str, Mapping[str, int]] = {
             "launch": self.launch,
             "entry": self.entry,
@@ -101,7 +100,7 @@ class Latencies:
         )
 
     def launch_of(self, op: DeviceOp) -> int:
-        """``launch`` of an op, or of the kinds with samples if this kind has none."""
+        """``launch`` of an op, or that of kernels if its kind has no samples."""
         return _known(self.launch, label(op), "kernel")
 
     def entry_of(self, op: DeviceOp) -> int:
@@ -109,7 +108,9 @@ class Latencies:
         return max(0, _known(self.entry, label(op), label(op)))
 
     def gap_of(self, before: DeviceOp, op: DeviceOp, graph: bool = False) -> int:
-        """``gap`` between two ops, that of ops of one CUDA graph if they are and it is known."""
+        """``gap`` between two ops; that of ops in one CUDA graph if ``graph`` is true and it is
+        known.
+        """
         if graph and IN_GRAPH in self.gap:
             return max(0, self.gap[IN_GRAPH])
         return max(0, _known(self.gap, (before.kind, op.kind), ("kernel", "kernel")))
@@ -132,8 +133,8 @@ def returns_late(op: DeviceOp, call: HostCall) -> bool:
 
 
 def label(op: DeviceOp) -> str:
-    """The kind of an op: ``kernel``, ``memset``, ``copy h2d pinned``, ... of pageable memory large
-    or small.
+    """The kind of an op: ``kernel``, ``memset`` or ``copy h2d pinned``, with ``small`` for small
+    copies of pageable memory.
     """
     if op.kind != "copy":
         return op.kind
@@ -150,7 +151,7 @@ def centre(values: Sequence[int]) -> int:
 
 
 def fit_latencies(trace: KinetoTrace, order: ProgramOrder, waits: Waits) -> Latencies:
-    """The constants of a recording."""
+    """Fit the constants of a recording."""
     samples = _Samples()
     for queue in order.streams.values():
         before: DeviceOp | None = None
@@ -165,7 +166,7 @@ def fit_latencies(trace: KinetoTrace, order: ProgramOrder, waits: Waits) -> Late
 
 
 class _Samples:
-    """The measured samples, by constant."""
+    """The measured samples of each constant."""
 
     def __init__(self) -> None:
         self._groups: dict[str, defaultdict[tuple[str, ...], list[int]]] = {

@@ -1,8 +1,8 @@
 """The error of each op and each call of a recording against its structure, given the recorded times
-of all that came before it.
+of everything before it.
 
-A replay adds up what is not explained: once an op is late, all that follows it is. Here every op
-starts from recorded times, so that what is left is its own.
+In a replay, unexplained delays add up: once an op is late, all later ones are. Here every op starts
+from recorded times, so that the error is its own.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,15 +14,15 @@ from hosim.validate.recorded_steps.step_structure import WHOLE_DEVICE, Structure
 
 
 class EndsOfOps:
-    """Finds what ended about when an op started."""
+    """Finds the ops that ended around the start of another one."""
 
     def __init__(self, ops: Sequence[DeviceOp]) -> None:
         self._ops = ops
         self._ended = sorted((op.end_ns, i) for i, op in enumerate(ops))
 
     def around_start(self, i: int, before_ns: int, after_ns: int) -> list[int]:
-        """The ops of other streams that ended at most so long before op ``i`` started, or so long
-        after that.
+        """Return the ops of other streams that ended at most ``before_ns`` before op ``i`` started,
+        or at most ``after_ns`` after.
         """
         op = self._ops[i]
         first = bisect_left(self._ended, (op.start_ns - before_ns, -1))
@@ -32,10 +32,10 @@ class EndsOfOps:
 
 @dataclass(frozen=True, slots=True)
 class OneStep:
-    """Nanoseconds between the recorded instant and the expected one: of the start of each op, and
+    """The nanoseconds between the expected and the recorded instant: of the start of each op, and
     of the end of each call that waited.
 
-    Above 0 the recording is later than expected.
+    Values above 0 mean that the recording is later than expected.
     """
 
     ops: tuple[int, ...]
@@ -43,7 +43,7 @@ class OneStep:
 
 
 def one_step(built: Structure) -> OneStep:
-    """Return the error of every op and every waiting call on its own."""
+    """Return the error of every op and of every waiting call by itself."""
     ops = built.graph.ops
     positions = {head: i for i, head in enumerate(built.heads)}
     fillers = sorted(

@@ -1,19 +1,19 @@
-"""Patterns that a recording repeats and does not state: ops that wait for another stream, or that
-are late by the same time again and again.
+"""Patterns that a recording repeats but does not state: ops that wait for another stream, or that
+are repeatedly late by the same time.
 
-An op may be later than its launch, its stream and its recorded waits say: what it waits for is
-inside a CUDA graph, or in an older schema that does not list waits. Ops are alike if they are at
-the same place of a period of their stream, or if they and their neighbours have the same names, on
-their stream or in the order of issue, first at the same place of a CUDA graph and then anywhere. Of
-ops that are late and alike, at least :data:`FEWEST`:
+An op may start later than its launch, its stream and its recorded waits explain: it waits inside a
+CUDA graph, or its schema is an older one that does not list waits. Ops are alike if they are at the
+same place of a period of their stream, or if they and their neighbours have the same names, on
+their stream or in the order of issue, first at the same place of a CUDA graph and then anywhere.
+For at least :data:`FEWEST` ops that are late and alike:
 
 - if the same op of another stream ended just before nearly each of them, they wait for it;
-- or if an op of their name followed each repetition of what ended just before one of them, that one
-  waits for it;
-- else, if all alike are late by nearly the same time after the op before them or after their
-  launch, that time is a constant.
+- or if an op ended just before one of them, and each of its repetitions was followed by an op of
+  the late op's name, the late op waits for it;
+- else, if all are late by nearly the same time after the previous op or after their launch, that
+  time is a constant.
 
-Nothing is inferred from a single repetition. An edge that the recording contradicts is left out.
+Nothing is inferred from a single repetition. An edge that the recording contradicts is omitted.
 """
 
 from bisect import bisect_left, bisect_right
@@ -33,19 +33,19 @@ from hosim.validate.recorded_steps.repetitions import numbered
 from hosim.validate.recorded_steps.step_structure import Known, RecurringDelay, Structure, structure
 
 _LATE_NS = (5_000, 100_000)
-"""Delays below a ten-thousandth of the span, within these bounds, are not looked at."""
+"""Delays below a ten-thousandth of the span, within these bounds, are ignored."""
 
 _JUST_NS = 20_000
-"""An op that ended no longer than this before may be what was waited for."""
+"""The longest time before an op's start at which an op that it waited for may have ended."""
 
 _MOST = 0.8
 """The share of late ops before which the same op must have ended."""
 
 _REPEATED = 0.9
-"""The share of a stream's ops whose names are those of the ops a period before."""
+"""The share of a stream's ops that must have the names of the ops one period earlier."""
 
 _SAME = 0.5
-"""The share of their median by which times that count as the same may differ, for all kinds."""
+"""The largest difference of times that count as the same, as a share of their median."""
 
 _ROUNDS = (
     (False, True, 2),
@@ -58,9 +58,9 @@ _ROUNDS = (
     (False, False, 1),
     (False, True, 0),
 )
-"""The ways in which ops are alike: by their neighbours in the order of issue, or by those on their
-stream; by their place in a CUDA graph or not (layers repeat within one); and by how many neighbours
-on either side. The first ones twice, as an edge moves others.
+"""The ways in which ops are alike: by their neighbours in the order of issue or on their stream; by
+their place in a CUDA graph or not (layers repeat within one); and by the number of neighbours on
+either side. The first ones are repeated, because an edge moves other ops.
 """
 
 Awaited = tuple[StreamId, str]
@@ -68,8 +68,8 @@ Awaited = tuple[StreamId, str]
 
 
 def recurring_structure(built: Structure) -> Structure:
-    """A structure with what its recording repeats, and with the start of the first op of a device
-    that was busy when it began.
+    """Return a structure with the patterns that its recording repeats, and with the given start of
+    the first op of a device that was busy when it began.
     """
     late = one_step(built).ops
     first = _first_of_busy_devices(built, late)
@@ -96,8 +96,8 @@ def recurring_structure(built: Structure) -> Structure:
 
 
 def _first_of_busy_devices(built: Structure, late: Sequence[int]) -> frozenset[int]:
-    """The first op of each device, if it starts later than its launch says: what ran before it is
-    not in the recording.
+    """The first op of each device, if it starts later than its launch explains: earlier ops are not
+    in the recording.
     """
     first: dict[int, int] = {}
     for i, op in enumerate(built.trace.ops):
@@ -112,8 +112,8 @@ def _first_of_busy_devices(built: Structure, late: Sequence[int]) -> frozenset[i
 def _more(
     built: Structure, late_ns: Sequence[int], groups: Iterable[Sequence[int]]
 ) -> Known | None:
-    """Return what is known with the recurrences of ops that are that late in this structure; None
-    if there are none.
+    """Return what is known, with the recurrences of ops that are late in this structure; None if
+    there are none.
     """
     least = min(max(built.trace.span_ns // 10_000, _LATE_NS[0]), _LATE_NS[1])
     late = {i: by for i, by in enumerate(late_ns) if by >= least}
@@ -171,7 +171,7 @@ Likeness = tuple[StreamId, Place, tuple[str, ...]]
 
 
 def _by_period(built: Structure) -> Iterable[list[int]]:
-    """The ops of streams whose names repeat after a period, by their position in it and their
+    """Group the ops of streams whose names repeat after a period, by their position in it and their
     name.
     """
     groups: defaultdict[tuple[StreamId, int, str], list[int]] = defaultdict(list)
@@ -185,7 +185,7 @@ def _by_period(built: Structure) -> Iterable[list[int]]:
 
 
 def _shortest_period(names: Sequence[str]) -> int:
-    """After how many ops nearly all names repeat; 0 if they do not."""
+    """Return the number of ops after which nearly all names repeat; 0 if they do not."""
     sequence = numbered(names)
     some = (
         np.linspace(0, len(names) // 2 - 1, 64).astype(int) if len(names) > 1 else np.zeros(0, int)
@@ -193,7 +193,7 @@ def _shortest_period(names: Sequence[str]) -> int:
     for shift in range(1, len(names) // 2 + 1):
         if (
             np.mean(sequence[some] == sequence[some + shift]) < _REPEATED - 0.2
-        ):  # most shifts end here
+        ):  # most shifts are rejected here
             continue
         if np.mean(sequence[shift:] == sequence[:-shift]) >= _REPEATED:
             return shift
@@ -201,8 +201,8 @@ def _shortest_period(names: Sequence[str]) -> int:
 
 
 def _alike(built: Structure, issued: bool, placed: bool, beside: int) -> Iterable[list[int]]:
-    """The ops by what they have in common: their neighbours on their stream, or in the order in
-    which the host ``issued`` them.
+    """Group the ops with the same name and neighbours on their stream, or in the order in which the
+    host ``issued`` them.
     """
     ops = built.trace.ops
     places = _places(built) if placed else {}
@@ -218,8 +218,8 @@ def _alike(built: Structure, issued: bool, placed: bool, beside: int) -> Iterabl
 
 
 def _places(built: Structure) -> Mapping[int, Place]:
-    """The place of each op in a CUDA graph; one that was launched before the recording has that of its
-    repetition.
+    """Return the place of each op in a CUDA graph. An op that was launched before the recording has
+    the place of its repetition.
     """
     ops = built.trace.ops
     places: dict[int, Place] = {}
@@ -243,9 +243,7 @@ def _places(built: Structure) -> Mapping[int, Place]:
 
 
 def _period(names: Sequence[str], before: Sequence[int]) -> int:
-    """Return the number of ops after which most of these ops have their repetition on their
-    stream.
-    """
+    """Return the number of ops after which most of these ops are repeated on their stream."""
     sequence = numbered(names)
     chosen = np.array(before)
     best, most = len(names), 0
@@ -258,7 +256,7 @@ def _period(names: Sequence[str], before: Sequence[int]) -> int:
 
 
 class _Awaited:
-    """Looks for the ops of other streams that ops wait for."""
+    """Finds the ops of other streams that ops wait for."""
 
     def __init__(self, built: Structure) -> None:
         self._ops, self._order = built.trace.ops, built.order
@@ -272,7 +270,7 @@ class _Awaited:
         )
 
     def of(self, group: Sequence[int], members: Sequence[int]) -> dict[int, tuple[int, ...]]:
-        """The wait of each op of the group; empty if the late ``members`` do not agree."""
+        """Return the wait of each op of the group; empty if the late ``members`` do not agree."""
         counted: Counter[Awaited] = Counter()
         for i in members:
             counted.update(
@@ -293,8 +291,8 @@ class _Awaited:
         return {}
 
     def followed(self, i: int) -> dict[int, tuple[int, ...]]:
-        """Return the op that one op waits for: the last of those that ended just before it whose
-        repetitions an op like it followed at once.
+        """Return the op that one op waits for: the last of those that ended just before it and
+        whose repetitions were followed at once by an op of its name.
         """
         op = self._ops[i]
         began = self._began[stream_of(op), op.name]
@@ -310,7 +308,7 @@ class _Awaited:
         return {}
 
     def _just_ended(self, i: int) -> list[int]:
-        """The ops of other streams that ended shortly before an op started, and were issued before
+        """The ops of other streams that ended shortly before an op started and were issued before
         it.
         """
         return [
@@ -326,7 +324,7 @@ class _Awaited:
         )
 
     def _last(self, awaited: Awaited, i: int) -> int | None:
-        """The last op of that stream and name issued before this one."""
+        """The last op of that stream and name that was issued before this one."""
         listed = self._named[awaited]
         at = bisect_left(listed, self._rank[i], key=self._rank.__getitem__)
         return listed[at - 1] if at else None

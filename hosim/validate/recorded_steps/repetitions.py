@@ -2,9 +2,8 @@
 
 Iterations are the ``ProfilerStep`` ranges, if there are any. Otherwise they are repetitions of the
 sequence of ops in program order: the period that covers most of the recording, counted back from
-its end, the shortest of several. What comes before them, such as a first iteration that tries
-kernels out, belongs to the first. Names alone decide, so that no time on the device moves a
-boundary.
+its end, and the shortest of several. Ops before them, such as a first iteration that tries kernels,
+belong to the first one. Only names decide, so that no time on the device moves a boundary.
 """
 
 import re
@@ -25,13 +24,13 @@ _COVERED = 0.5
 """The share of the recording that the iterations must cover."""
 
 _SHORTEST = 8
-"""Ops of the shortest period."""
+"""The number of ops of the shortest period."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repetitions:
-    """The iterations of a recording: how they were found, and when the host began each (nanoseconds
-    of the recording's clock).
+    """The iterations of a recording: the way in which they were found, and the instants at which
+    the host began them (nanoseconds of the recording's clock).
     """
 
     found_by: str
@@ -39,12 +38,12 @@ class Repetitions:
 
     @property
     def count(self) -> int:
-        """Their number; 1 if the recording does not repeat."""
+        """The number of iterations; 1 if the recording does not repeat."""
         return len(self.starts_ns)
 
 
 def repetitions(trace: KinetoTrace) -> Repetitions:
-    """The iterations of a recording, at least one."""
+    """Return the iterations of a recording, at least one."""
     steps = sorted({a.start_ns for a in trace.annotations if _STEP.fullmatch(a.name)})
     if len(steps) > 1:
         return Repetitions("ProfilerStep", tuple(steps))
@@ -57,8 +56,8 @@ def repetitions(trace: KinetoTrace) -> Repetitions:
 
 
 def before(trace: KinetoTrace, instant_ns: int) -> KinetoTrace:
-    """Return the part of a trace that the host began before that instant, and the device's work for
-    it, whenever it ran.
+    """Return the part of a trace that the host began before that instant, with the device's work
+    for it, even if that ran later.
     """
     calls = bisect_left(trace.calls, instant_ns, key=lambda call: call.start_ns)
     kept = {call.correlation for call in trace.calls[:calls]}
@@ -92,7 +91,7 @@ def issued_from(trace: KinetoTrace, instant_ns: int) -> tuple[int, ...]:
 
 
 def numbered(names: Sequence[str]) -> Any:
-    """An array with a number for each name, the same for the same one."""
+    """Return an array with a number for each name; equal names have equal numbers."""
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(name, len(numbers)) for name in names])
 

@@ -1,9 +1,9 @@
-"""The errors of predicted starts against recorded ones, in ways that neither a late beginning nor
+"""The errors of predicted starts against recorded ones, in forms that neither a late beginning nor
 an idle device hides.
 
-Besides the errors on the recording's clock: those after aligning the first op, those of the gaps
-between successive ops of a stream, and both as a share of the time in which the device idles or
-streams wait.
+Besides the errors on the recording's clock, they are: the errors after aligning the first op, the
+errors of the gaps between successive ops of a stream, and both as a share of the time in which the
+device idles or streams wait.
 """
 
 from collections.abc import Sequence
@@ -16,12 +16,13 @@ from hosim.io.importers.recordings import DeviceOp, stream_of
 
 @dataclass(frozen=True, slots=True)
 class StartErrors:
-    """Nanoseconds, of kernels (of all ops, if there are no kernels); gaps are those before any op.
+    """Errors in nanoseconds, of kernels (of all ops, if there are no kernels); gaps are those
+    before any op.
 
-    ``aligned_p95_ns`` is the 95th percentile after all predicted starts are moved by what the first
-    op is off. ``idle_ns`` is for how long no op ran, from the first start to the last end, and
-    ``waiting_ns`` the sum of all gaps of streams, of which predictions are off by ``gaps_ns``
-    altogether.
+    ``aligned_p95_ns`` is the 95th percentile after all predicted starts are shifted by the error of
+    the first op. ``idle_ns`` is the time in which no op ran, from the first start to the last end.
+    ``waiting_ns`` is the sum of all gaps of streams, and ``gaps_ns`` the total error of the
+    predicted gaps.
     """
 
     span_ns: int
@@ -35,7 +36,7 @@ class StartErrors:
 
     @property
     def makespan_error(self) -> float:
-        """Relative and signed."""
+        """The signed relative error."""
         return self.makespan_ns / self.span_ns - 1 if self.span_ns else 0.0
 
     @property
@@ -50,7 +51,7 @@ class StartErrors:
 
     @property
     def of_idle(self) -> float | None:
-        """``aligned_p95_ns`` as a share of the time for which no op ran; None if there is none."""
+        """``aligned_p95_ns`` as a share of the time in which no op ran; None if there is none."""
         return self.aligned_p95_ns / self.idle_ns if self.idle_ns else None
 
     @property
@@ -60,9 +61,7 @@ class StartErrors:
 
 
 def percentile95(errors: Sequence[int]) -> int:
-    """Return the value that 95 % of the errors do not exceed, without their sign; 0 without
-    errors.
-    """
+    """Return the value that 95 % of the absolute errors do not exceed; 0 without errors."""
     ordered = sorted(abs(error) for error in errors)
     return ordered[min(len(ordered) - 1, len(ordered) * 95 // 100)] if ordered else 0
 
@@ -70,8 +69,8 @@ def percentile95(errors: Sequence[int]) -> int:
 def start_errors(
     ops: Sequence[DeviceOp], starts_ns: Sequence[int], ends_ns: Sequence[int] | None = None
 ) -> StartErrors:
-    """The errors of predicted starts of a recording's ops, whose durations are as recorded unless
-    their ends are predicted as well.
+    """Return the errors of predicted starts of a recording's ops. Durations are as recorded, unless
+    ends are predicted, too.
     """
     if not ops:
         return StartErrors(0, 0, 0, 0, 0, 0, 0, 0)

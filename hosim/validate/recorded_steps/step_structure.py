@@ -2,33 +2,34 @@
 
 Host threads are streams of the graph, with segments of work of recorded duration between the calls
 that launch or wait. Device streams are streams on which kernels, copies and memsets of recorded
-duration run in order. No op is given its start but those that are counted: the first op of a stream
-if its launch was not recorded, and of a device that was busy when the recording began.
+duration run in order. Only a few ops are given their starts, and these are counted: the first op of
+a stream if its launch was not recorded, and that of a device which was busy when the recording
+began.
 
-- An op is released by its call, a fitted latency after the call's end, on a *lane* that no two
-  launches under way share.
-- On its stream it follows the op before it after a fitted gap; after a wait for other streams, also
-  what they had been given by then.
-- A launch that returned long after its op had started had submitted it after the usual time of a
+- A call releases its op a fitted latency after the call's end, on a *lane* that no two concurrent
+  launches share.
+- On its stream an op follows the previous one after a fitted gap. After a wait for other streams it
+  also follows the ops that these had been given by then.
+- A launch that returned long after its op had started submitted the op after the usual time of a
   launch.
-- A call that blocks (a synchronisation, a copy of pageable memory) ends a fitted time after what it
-  waits for, however long it was recorded to take. So does a free, which waits for the whole device
-  and then takes what it was recorded to take beyond that.
-- A thread that pauses while another is at work, and goes on right after that one's last call, has
-  waited for it: forward and backward passes hand over to each other like this. It goes on the
-  recorded time after that call.
+- A call that blocks (a synchronisation, a copy of pageable memory) ends a fitted time after the ops
+  that it waits for, whatever its recorded duration. A free waits for the whole device, and then
+  takes the rest of its recorded time.
+- A thread that pauses while another one works, and continues right after the other's last call, has
+  waited for it: forward and backward passes hand over like this. It continues the recorded time
+  after that call.
 - A kernel that fills its device (:func:`placed_ns`) keeps those of other streams from starting
-  until its last blocks are placed. In the graph the device's room is memory: of its one byte a
-  filling kernel has all as its workspace, and another kernel goes through a gate that needs the
-  byte for no time.
+  until its last blocks are placed. In the graph the device's room is one byte of memory: a
+  filling kernel needs the whole byte as workspace, and any other kernel passes a gate that needs
+  it for no time.
 - At most :data:`QUEUE_DEPTH` launches wait in a stream: the next launch blocks until the first of
   them has ended.
 
-:class:`GivenNumbers` counts what is taken from the recording besides the order of calls. Ops
-launched before the recording run one after the other from the start of the first. Where an op
-starts before the one before it on its stream has ended (clocks that round, overlapping launches),
-it may start that much early: the earlier one then holds the stream for so much less, and the
-overlap is given.
+:class:`GivenNumbers` counts the numbers that are taken from the recording besides the order of
+calls. Ops launched before the recording run one after the other from the start of the first. If an
+op starts before the previous one on its stream has ended (rounded clocks, overlapping launches), it
+may start early by that overlap, which is given: the previous op holds the stream for that much
+less.
 """
 
 from collections import defaultdict
@@ -62,26 +63,26 @@ from hosim.validate.recorded_steps.latencies import (
 )
 
 QUEUE_DEPTH = 1024
-"""The number of launches that a stream takes before the next one blocks its thread."""
+"""The number of launches that a stream accepts before the next one blocks its thread."""
 
 WHOLE_DEVICE = 1
-"""Bytes of the graph's device tier, and workspace of an op that needs or takes all of the
+"""The bytes of the graph's device tier, and the workspace of an op that needs or takes the whole
 device.
 """
 
 _HANDOVER = 4
-"""A pause is a wait for another thread if that one's last call is at least this many times nearer
-to its end than to its start.
+"""A pause is a wait for another thread if that thread's last call is at least this many times
+nearer to the pause's end than to its start.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class GivenNumbers:
-    """The numbers of the recording that a replay is given, counted.
+    """Counts of the recorded numbers that a replay is given.
 
-    Durations of device ops and of host segments (between calls that launch or wait, those that
-    launch included), overlaps on a stream, starts of ops whose launch was not recorded, and fitted
-    constants.
+    These are durations of device ops and of host segments (between calls that launch or wait,
+    including the calls that launch), overlaps on a stream, starts of ops whose launch was not
+    recorded, and fitted constants.
     """
 
     device_durations: int
@@ -92,7 +93,7 @@ class GivenNumbers:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Their sum."""
         return (
             self.device_durations
             + self.host_segments
@@ -105,7 +106,7 @@ class GivenNumbers:
 @dataclass(frozen=True, slots=True)
 class GivenTimes:
     """Ops whose recorded starts a replay is given, and calls whose recorded ends it is given, by
-    their positions in the recording.
+    position in the recording.
     """
 
     ops: frozenset[int] = frozenset()
@@ -117,8 +118,8 @@ NO_TIMES = GivenTimes()
 
 @dataclass(frozen=True, slots=True)
 class RecurringDelay:
-    """A delay that ``samples`` ops of a name have in common, and the least and the largest of
-    theirs, in nanoseconds.
+    """A delay that ``samples`` ops of one name share, and the least and the largest of their
+    delays, in nanoseconds.
     """
 
     name: str
@@ -131,10 +132,10 @@ class RecurringDelay:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The order of a recording's ops and their waits, and by how much an op is later than these
-    say, by its position.
+    """The order of a recording's ops and their waits, and the further delay of an op, by its
+    position.
 
-    ``recurring`` lists these delays, each of which several ops have.
+    ``recurring`` lists the delays that several ops share.
     """
 
     order: ProgramOrder
@@ -142,16 +143,16 @@ class Known:
     delays: Mapping[int, int] = field(default_factory=dict)
     recurring: tuple[RecurringDelay, ...] = ()
     first: frozenset[int] = frozenset()
-    """The first ops of devices that were busy when the recording began: their starts are given."""
+    """The first ops of devices that were busy when the recording began; their starts are given."""
 
 
 @dataclass(frozen=True)
 class Structure:
     """The graph, in which ``trace.ops[i]`` is the op at ``heads[i]``.
 
-    There it holds its stream for no longer than it keeps others waiting; how long it takes is in
-    ``durations_ns``. ``known_ns`` has, by op of the graph, when that ended in the recording, None
-    for what was not recorded; ``returns`` the ops at which a call that waited returns.
+    That op holds its stream only for as long as it keeps others waiting; its duration is in
+    ``durations_ns``. ``known_ns`` has, for each op of the graph, its recorded end, None if it was
+    not recorded; ``returns`` has the ops at which a call that waited returns.
     """
 
     trace: KinetoTrace
@@ -173,7 +174,7 @@ class Structure:
 
     @property
     def waits(self) -> Waits:
-        """Return which ops and calls wait for which ops."""
+        """The waits of ops and calls for other ops."""
         return self.known.waits
 
 
@@ -186,12 +187,12 @@ def structure(
     times: GivenTimes = NO_TIMES,
     known: Known | None = None,
 ) -> Structure:
-    """The graph of a recording, its kernels ``kernel_scale`` times as long as recorded, or its ops
-    as long as ``durations_ns`` says.
+    """Return the graph of a recording. Its kernels take ``kernel_scale`` times their recorded
+    durations, or its ops take ``durations_ns``.
 
-    ``latencies`` are fitted to the recording itself unless those of another are given; ``times``
-    are taken from it, and ``known`` is what is known of its order already. Raises
-    :class:`InputError` if no op has a recorded launch.
+    ``latencies`` are fitted to the recording itself unless others are given. The starts and ends in
+    ``times`` are taken from the recording, and ``known`` has what is already known of its order.
+    Raises :class:`InputError` if no op has a recorded launch.
     """
     if all(op.call is None for op in trace.ops):
         raise InputError(
@@ -214,7 +215,7 @@ def structure(
 
 @dataclass(slots=True)
 class _Thread:
-    """A host thread while it is built: its last op, the recorded instant at which that ends, and
+    """A host thread while it is built: its last op, the recorded instant at which that op ends, and
     its launch lanes.
     """
 
@@ -222,9 +223,9 @@ class _Thread:
     last: int = field(init=False)
     mark_ns: int = 0
     work_ns: int = (
-        0  # durations on this thread so far: a bound on how far apart two of its ops start
+        0  # total duration on this thread so far: bounds the time between starts of its ops
     )
-    lanes: list[int] = field(default_factory=list)  # by lane, the work at which it is free again
+    lanes: list[int] = field(default_factory=list)  # by lane, the work after which it is free again
 
 
 class _Builder:
@@ -318,8 +319,8 @@ class _Builder:
     # ---- the host
 
     def _thread_at(self, call: HostCall) -> tuple[_Thread, Sequence[int]]:
-        """The thread that makes the call, from where it or the thread that hands over to it was;
-        what its next op waits for.
+        """Return the thread that makes the call, and the ops that its next op waits for; after a
+        handover, the thread continues from the other one's last call.
         """
         thread = self._threads.get(call.thread)
         known = thread is not None
@@ -334,7 +335,7 @@ class _Builder:
         return thread, ()
 
     def _work(self, thread: _Thread, until_ns: int, deps: Sequence[int]) -> int:
-        """A segment of the thread's work, up to a recorded instant."""
+        """Add a segment of the thread's work, up to a recorded instant."""
         duration = max(0, until_ns - thread.mark_ns)
         thread.mark_ns = max(until_ns, thread.mark_ns)
         thread.last = self._add("host", thread.name, duration, deps, known_ns=thread.mark_ns)
@@ -371,10 +372,11 @@ class _Builder:
         self._returned(thread)
 
     def _entered(self, call: HostCall, i: int) -> int:
-        """Return the instant when a call that blocks for its copy has done its own work before it.
+        """Return the instant when a call that blocks for its copy has done its own work before the
+        copy.
 
-        On a stream that was free it is what the call took beyond the copy and its return; else the
-        constant, as nobody sees it.
+        If the stream was free, that work is the call's time without the copy and its return;
+        otherwise it is the fitted constant, because it was not visible.
         """
         op, place = self._trace.ops[i], self._place[i]
         before = self._order.streams[stream_of(op)][place - 1 : place] if place else ()
@@ -391,22 +393,22 @@ class _Builder:
     def _room_in_queue(
         self, call: HostCall, thread: _Thread, op: int, deps: Sequence[int]
     ) -> Sequence[int]:
-        """Return what a launch waits for before it goes on: with as many pending as a stream takes,
-        the end of the first of them.
+        """Return the ops that a launch waits for: if its stream has as many pending launches as it
+        accepts, also the first of these.
         """
         place = self._place[op]
         if place < QUEUE_DEPTH:
             return deps
         first = self._order.streams[stream_of(self._trace.ops[op])][place - QUEUE_DEPTH]
         end = self._trace.ops[first].end_ns
-        if call.start_ns < end < call.end_ns:  # it did block: what is left of the call is its own
+        if call.start_ns < end < call.end_ns:  # it did block: the rest of the call is its own work
             self._work(thread, call.start_ns, deps)
             thread.mark_ns = end
             deps = ()
         return (*deps, self._done[first])
 
     def _return(self, c: int, thread: _Thread, back: int, deps: Sequence[int]) -> None:
-        """The end of a call that waited, ``back`` after what it waited for."""
+        """Add the end of a call that waited, ``back`` after the ops that it waited for."""
         end = self._trace.calls[c].end_ns
         if c in self._times.calls:
             back, deps = 0, (self._given(end),)
@@ -415,7 +417,7 @@ class _Builder:
         self._returns[thread.last] = c
 
     def _given(self, instant_ns: int) -> int:
-        """An op that ends at an instant of the recording."""
+        """Add an op that ends at an instant of the recording."""
         self._starts += 1
         return self._add("given", f"given{self._starts}", instant_ns, known_ns=instant_ns)
 
@@ -423,7 +425,7 @@ class _Builder:
         latencies = self._latencies
         thread, deps = self._thread_at(call)
         done = [self._done[i] for i in awaited]
-        if not awaited:  # whatever it waits for is not in the recording
+        if not awaited:  # the ops that it waits for are not in the recording
             self._work(thread, call.end_ns, deps)
         elif call.role == "free":
             self._work(thread, call.start_ns, deps)
@@ -439,7 +441,7 @@ class _Builder:
         self._returned(thread)
 
     def _lane(self, thread: _Thread, latency: int) -> str:
-        """A lane on which nothing of this thread can still be under way."""
+        """Return a lane on which no launch of this thread can still be pending."""
         lanes = thread.lanes
         lane = next((k for k, free in enumerate(lanes) if free <= thread.work_ns), len(lanes))
         lanes[lane : lane + 1] = [thread.work_ns + latency]
@@ -448,8 +450,8 @@ class _Builder:
     # ---- the device
 
     def _unlaunched(self, i: int) -> None:
-        """An op whose launch was not recorded: it follows the one before it on its stream, the
-        first one its start.
+        """Add an op whose launch was not recorded: it follows the previous one on its stream; the
+        first one is given its start.
         """
         released = -1
         if self._place[i] == 0 or i in self._order.strays:
@@ -499,7 +501,7 @@ class _Builder:
             return
         rest = (
             min(held, -back) if back < 0 else 0
-        )  # the host goes on while the last part is still copied
+        )  # the host continues while the last part is still copied
         self._heads[i] = self._done[i] = self._add(
             op.kind, stream, held - rest, (released,), known_ns=op.start_ns + held - rest
         )

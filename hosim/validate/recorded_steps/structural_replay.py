@@ -31,8 +31,8 @@ Interval = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ReplayedOp:
-    """A kernel, copy or memset: as recorded, and when the replay had it start and end (nanoseconds
-    of the recording's clock).
+    """A kernel, copy or memset: as recorded, and its simulated start and end (in nanoseconds of the
+    recording's clock).
     """
 
     op: DeviceOp
@@ -50,11 +50,11 @@ class StructuralReplay:
     """Recorded and simulated times of every op, in the order of ``trace.ops``, and their totals in
     nanoseconds.
 
-    A makespan runs from the first start of an op to the last end. ``*_overlap_ns`` is the time for
-    which copies ran while a kernel did, of ``copy_ns`` altogether; ``*_wait_ns`` what ops waited
-    for other streams beyond their launch and their own stream. ``given`` counts the numbers taken
-    from the recording, ``constants`` lists the fitted ones, ``inferred_waits`` counts the stream
-    waits that the recording only hints at.
+    A makespan runs from the first start of an op to the last end. ``*_overlap_ns`` is the part of
+    ``copy_ns``, the total time of copies, during which a kernel ran. ``*_wait_ns`` is the time that
+    ops waited for other streams beyond their launch and their own stream. ``given`` counts the
+    numbers taken from the recording, ``constants`` lists the fitted ones, and ``inferred_waits``
+    counts the stream waits that the recording only suggests.
     """
 
     trace: str
@@ -72,7 +72,7 @@ class StructuralReplay:
     constants: Latencies
     recurring: tuple[RecurringDelay, ...]
     end_ns: int
-    """The time at which the whole replay has ended, the host's last call included."""
+    """The end of the whole replay, including the host's last call."""
 
     @property
     def kernels(self) -> tuple[ReplayedOp, ...]:
@@ -91,24 +91,24 @@ class StructuralReplay:
 
     @property
     def makespan_error(self) -> float:
-        """Relative and signed: 0.01 is one per cent too long."""
+        """The signed relative error: 0.01 is one per cent too long."""
         return self.simulated_ns / self.measured_ns - 1 if self.measured_ns else 0.0
 
     @property
     def mean_start_error_ns(self) -> int:
-        """Mean over the kernels of how far simulated starts are off, in either direction (over all
-        ops, if there are no kernels).
+        """The mean absolute error of the kernels' simulated starts (of all ops, if there are no
+        kernels).
         """
         errors = self._start_errors()
         return round(sum(errors) / len(errors))
 
     @property
     def p95_start_error_ns(self) -> int:
-        """The 95th percentile of that."""
+        """The 95th percentile of these errors."""
         return percentile95(self._start_errors())
 
     def worst(self, count: int = 10) -> tuple[ReplayedOp, ...]:
-        """The ops whose starts are furthest off."""
+        """Return the ops with the largest errors of their starts."""
         return tuple(
             sorted(self.ops, key=lambda op: (-abs(op.start_error_ns), op.op.start_ns))[:count]
         )
@@ -118,8 +118,8 @@ class StructuralReplay:
 
 
 def structural_replay(built: Structure) -> StructuralReplay:
-    """A structure (:func:`hosim.validate.recorded_steps.step_structure.structure`) replayed, beside
-    what was recorded.
+    """Replay a structure (:func:`hosim.validate.recorded_steps.step_structure.structure`), and
+    compare it with the recording.
 
     Raises :class:`InputError` if the replay does not end.
     """
@@ -161,7 +161,7 @@ def span_ns(intervals: Iterable[Interval]) -> int:
 
 
 def _recorded_release(built: Structure, i: int) -> int:
-    """Return the instant when an op could have started for all that the host did."""
+    """Return the instant from which the host would have let an op start."""
     op = built.trace.ops[i]
     return (
         op.start_ns
@@ -171,8 +171,8 @@ def _recorded_release(built: Structure, i: int) -> int:
 
 
 def _waited(built: Structure, times: Sequence[Interval], released: Sequence[int]) -> int:
-    """Return the time that ops waited for other streams alone: from when their own stream and their
-    launch were ready, to when those were.
+    """Return the time that ops waited only for other streams: from when their own stream and their
+    launch were ready, to when the others were.
     """
     total = 0
     for queue in built.streams:
@@ -185,7 +185,7 @@ def _waited(built: Structure, times: Sequence[Interval], released: Sequence[int]
 
 
 def _overlap(ops: Sequence[DeviceOp], times: Sequence[Interval]) -> int:
-    """Time of copies during which some kernel ran."""
+    """The time of copies during which a kernel ran."""
     busy: list[list[int]] = []
     for start, end in sorted(times[i] for i, op in enumerate(ops) if op.kind == "kernel"):
         if busy and start <= busy[-1][1]:

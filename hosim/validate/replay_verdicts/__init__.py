@@ -1,5 +1,5 @@
-"""Tell whether the replay of a recorded step is close, beside trivial predictors, and what explains
-its delays.
+"""Verdicts on replays of recorded steps, compared with trivial predictions, and the causes of their
+unexplained delays.
 """
 
 from typing import TYPE_CHECKING

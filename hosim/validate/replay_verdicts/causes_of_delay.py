@@ -1,5 +1,5 @@
-"""The causes of delays: why an op of a recording started, or a call returned, at a time that
-nothing in the recording's structure explains.
+"""The causes of delays: reasons that an op of a recording started, or a call returned, at a time
+that the recording's structure does not explain.
 """
 
 from bisect import bisect_left
@@ -32,18 +32,18 @@ Cause = Literal[
 ]
 
 _JUST_NS = 50_000
-"""Something that ended no longer than this before an op may be what it waited for."""
+"""The longest time before an op's start at which something that it waited for may have ended."""
 
 _CLOCKS_NS = 1_000
-"""Something that ended no longer than this after an op had started may be, too."""
+"""The longest such time after the op's start, because clocks differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnexplainedSpan:
-    """A part of a recording that the replay does not explain, and why.
+    """A part of a recording that the replay does not explain, with its cause.
 
-    ``ops`` and ``calls`` are positions in the recording: those whose start, or whose return, the
-    structure misses by ``off_ns`` altogether.
+    ``ops`` and ``calls`` are positions in the recording: those whose starts and returns the
+    structure misses, by ``off_ns`` in total.
     """
 
     cause: Cause
@@ -57,8 +57,8 @@ class UnexplainedSpan:
 def unexplained_spans(
     built: Structure, found: OneStep, ops: Sequence[int], calls: Sequence[int]
 ) -> tuple[UnexplainedSpan, ...]:
-    """These ops and calls as spans: neighbours with one cause are one span, if they lie within a
-    hundredth of the recording.
+    """Return these ops and calls as spans. Neighbours with the same cause are one span if they are
+    within a hundredth of the recording.
     """
     trace = built.trace
     asked = _Causes(built, found)
@@ -113,7 +113,7 @@ class _Causes:
         self._together = Counter(op.call for op in trace.ops if op.call is not None)
 
     def of_op(self, i: int) -> Cause:
-        """The cause of an op's delay."""
+        """Return the cause of an op's delay."""
         trace, late = self._built.trace, self._found.ops[i]
         op = trace.ops[i]
         if op.migration:
@@ -141,7 +141,7 @@ class _Causes:
         return "a wait on the device without cause"
 
     def _few_samples(self, i: int) -> bool:
-        """Return whether a constant on which an op's start depends has too few samples to be
+        """Return whether a constant that an op's start depends on has too few samples to be
         unusual.
         """
         built = self._built
@@ -150,7 +150,7 @@ class _Causes:
         return any(0 < built.latencies.samples.get(name, 0) < FEWEST for name in names)
 
     def _waited(self, trace: KinetoTrace, c: int) -> bool:
-        """Return whether the thread asked for a wait between its launch before and this one."""
+        """Return whether the thread called a wait between its previous launch and this one."""
         call = trace.calls[c]
         launches, asked = self._launches[call.thread], self._waits.get(call.thread, [])
         at = bisect_left(launches, call.start_ns)

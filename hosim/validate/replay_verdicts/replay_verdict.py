@@ -1,16 +1,16 @@
-"""Tell whether a replay explains a recording, and if not, which parts of it and why.
+"""Tell whether a replay explains a recording, and if not, name the unexplained parts and their
+causes.
 
 A recording is *explained* if makespan and starts (95th percentile) are within :data:`WITHIN` of its
-span, and if the worst of these and of the starts after aligning the first op is not behind the
+span, and if the worst of these and of the starts after aligning the first op is not worse than the
 better of two predictions without a model (:func:`by_launches`, :func:`by_held_host`) by more than
-:data:`BEHIND` of the span. These have no latency; an op without a recorded launch follows the op
-before it, and the first one of a stream has its recorded start.
+:data:`BEHIND` of the span. These predictions have no latency. An op without a recorded launch
+follows the previous one, and the first op of a stream has its recorded start.
 
-For one that is not, :mod:`one step at a time
-<hosim.validate.recorded_steps.one_step>` finds the ops and calls that the structure misses. So many
-of
-them are named, the largest first, that the replay, given their recorded times and nothing else, is
-within these bounds for all other ops.
+For a recording that is not explained, :mod:`one step at a time
+<hosim.validate.recorded_steps.one_step>` finds the ops and calls that the structure misses. They
+are named, the largest errors first, until the replay, given only the recorded times of the named
+ones, is within these bounds for all other ops.
 """
 
 from collections import defaultdict
@@ -43,8 +43,8 @@ from hosim.validate.replay_verdicts.causes_of_delay import UnexplainedSpan, unex
 
 
 def by_launches(trace: KinetoTrace, order: ProgramOrder) -> tuple[int, ...]:
-    """The start of each op, in nanoseconds of the recording's clock: when its recorded launch call
-    has ended, or when the op before it on its stream ends.
+    """Return the start of each op, in nanoseconds of the recording's clock: the end of its recorded
+    launch call, or of the previous op on its stream if that is later.
     """
     starts = [op.start_ns for op in trace.ops]
     for queue in order.streams.values():
@@ -60,15 +60,15 @@ def by_launches(trace: KinetoTrace, order: ProgramOrder) -> tuple[int, ...]:
 
 
 def by_held_host(trace: KinetoTrace, order: ProgramOrder, waits: Waits) -> tuple[int, ...]:
-    """The same, with waits and synchronisations: a stream that waits, or a host that is held, goes
-    on when what it waits for has ended, and everything after on that thread is as much later or
-    earlier.
+    """Return the same with waits and synchronisations. A stream that waits, or a host that is
+    blocked, continues when the awaited work has ended, and everything later on that thread is
+    shifted by as much.
     """
     return _HeldHost(trace, waits).run(order)
 
 
 class _HeldHost:
-    """The clocks of streams and threads while the calls are gone through in order."""
+    """The clocks of streams and threads while the calls are processed in order."""
 
     def __init__(self, trace: KinetoTrace, waits: Waits) -> None:
         self._trace, self._waits = trace, waits
@@ -115,7 +115,7 @@ class _HeldHost:
             self._later[call.thread] = max(begin + own, ended) - call.end_ns
 
     def _start(self, i: int, ready: int) -> int:
-        """Start an op; when it ends."""
+        """Start an op, and return its end."""
         op = self._trace.ops[i]
         stream = stream_of(op)
         if op.call is None and stream not in self._free:
@@ -131,20 +131,20 @@ class _HeldHost:
 WITHIN = 0.01
 BEHIND = 0.003
 _SHARES = (100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 1_000_000)
-"""Ops that are off by less than the span divided by this are named only if the larger ones do not
-explain the rest.
+"""Ops whose error is less than the span divided by such a number are named only if the larger ones
+do not explain the rest.
 """
 
 _MORE = 3
-"""The number of times that ops at which errors grow are named as well, if that does not help."""
+"""The number of further attempts, each of which also names the ops at which errors grow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The errors of the replay and of both trivial predictions, and what is not explained.
+    """The errors of the replay and of both trivial predictions, and the unexplained spans.
 
     ``rest`` has the errors of the ops that no span names, given the recorded times of those that
-    are named: None if all is explained.
+    are named; None if everything is explained.
     """
 
     explained: bool
@@ -156,7 +156,7 @@ class Verdict:
 
     @property
     def rest_explained(self) -> bool:
-        """Return whether the named spans are all that is wrong."""
+        """Return whether the named spans are the only errors."""
         return self.rest is None or within(self.rest)
 
 
@@ -166,8 +166,8 @@ def within(errors: StartErrors, bound: float = WITHIN) -> bool:
 
 
 def behind(errors: StartErrors, *rivals: StartErrors) -> int:
-    """Return by how many nanoseconds the worst error is larger than that of the best rival; 0 if it
-    is not.
+    """Return the nanoseconds by which the worst error exceeds that of the best trivial prediction;
+    0 if it does not.
     """
     return max(0, errors.worst_ns - min(rival.worst_ns for rival in rivals))
 
@@ -187,7 +187,7 @@ def complaint(verdict: Verdict | None, bound: float) -> str:
 
 
 def beyond(errors: StartErrors, bound: float) -> str:
-    """Return by how much the errors of what is explained are beyond a bound, as a share of the
+    """Return a text on the errors of a validated recording that exceed a bound, as a share of the
     span; empty if they are within it.
     """
     if within(errors, bound):
@@ -200,28 +200,26 @@ def beyond(errors: StartErrors, bound: float) -> str:
 
 
 def replay_and_judge(trace: KinetoTrace) -> tuple[StructuralReplay, Verdict]:
-    """The structural replay of a recording, and the verdict on it. Raises :class:`InputError` if no
-    launch was recorded.
+    """Return the structural replay of a recording, and the verdict on it. Raises
+    :class:`InputError` if no launch was recorded.
 
-    What the recording repeats (:mod:`hosim.validate.recorded_steps.recurrences`) counts only where
-    it is not explained without.
+    Patterns that the recording repeats (:mod:`hosim.validate.recorded_steps.recurrences`) are used
+    only if it is not explained without them.
     """
     built, replayed, rivals = best_structure(trace)
     return replayed, judge(built, replayed, rivals)
 
 
 Rivals = tuple[StartErrors, StartErrors]
-"""The errors of both trivial predictions: by launches alone, and with waits and
-synchronisations.
-"""
+"""The errors of both trivial predictions: by launches only, and with waits and synchronisations."""
 
 
 def best_structure(trace: KinetoTrace) -> tuple[Structure, StructuralReplay, Rivals]:
-    """The structure of a recording, with what it repeats where that is needed, its replay, and the
-    errors of the trivial predictions.
+    """Return the structure of a recording, with its repeated patterns if they are needed, its
+    replay, and the errors of the trivial predictions.
     """
     built = structure(trace)
-    # of the waits that are recorded, not of those that it repeats
+    # with the recorded waits, without the repeated patterns
     held = by_held_host(trace, built.order, built.waits)
     rivals = start_errors(trace.ops, by_launches(trace, built.order)), start_errors(trace.ops, held)
     replayed = structural_replay(built)
@@ -237,12 +235,16 @@ def _errors(built: Structure, replayed: StructuralReplay) -> StartErrors:
 
 
 def explains(errors: StartErrors, *rivals: StartErrors) -> bool:
-    """Return whether errors are within the bounds, beside those of the trivial predictions."""
+    """Return whether the errors are within the bounds, also in comparison with the trivial
+    predictions.
+    """
     return within(errors) and behind(errors, *rivals) <= BEHIND * errors.span_ns
 
 
 def judge(built: Structure, replayed: StructuralReplay, rivals: Rivals) -> Verdict:
-    """The verdict on a replay of a structure, beside the errors of the trivial predictions."""
+    """Return the verdict on a replay of a structure, given the errors of the trivial
+    predictions.
+    """
     errors = _errors(built, replayed)
     if explains(errors, *rivals):
         return Verdict(True, errors, *rivals, (), None)
@@ -290,8 +292,8 @@ def _naming(built: Structure, named: GivenTimes) -> _Naming:
 
 
 def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
-    """Return what is named and the ops at which the error on their stream grows: waits for room on
-    the device are not seen one by one.
+    """Return the named ops and those at which the error on their stream grows, because waits for
+    room on the device do not show one by one.
     """
     jumps = set()
     for queue in built.streams:
@@ -305,7 +307,7 @@ def _with_jumps(built: Structure, tried: _Naming, least_ns: int) -> GivenTimes:
 
 
 def _rest(built: Structure, named: GivenTimes, starts: Sequence[int]) -> StartErrors:
-    """The errors of all ops that are not named."""
+    """Return the errors of all ops that are not named."""
     trace = built.trace
     kept = [i for i in range(len(trace.ops)) if i not in named.ops] or list(range(len(trace.ops)))
     found = start_errors([trace.ops[i] for i in kept], [starts[i] for i in kept])
@@ -316,8 +318,8 @@ def _rest(built: Structure, named: GivenTimes, starts: Sequence[int]) -> StartEr
 
 
 def starts_given(built: Structure, named: GivenTimes) -> Sequence[int]:
-    """The simulated start of each op of a recording, given the recorded times of some ops and
-    calls.
+    """Return the simulated start of each op of a recording, given the recorded times of some ops
+    and calls.
     """
     again = structure(
         built.trace,
@@ -333,7 +335,7 @@ _NAMED = 3
 
 
 def verdict_to_dict(verdict: Verdict | None, times: StructuralReplay | None) -> dict[str, Any]:
-    """``explained``, ``reasons`` and ``errors``; null, and nothing, without a replay in time."""
+    """Return ``explained``, ``reasons`` and ``errors``; null or empty without a replay of times."""
     if verdict is None or times is None:
         return {"explained": None, "reasons": [], "errors": None}
     return {
@@ -350,7 +352,7 @@ def verdict_to_dict(verdict: Verdict | None, times: StructuralReplay | None) -> 
 
 
 def errors_to_dict(errors: StartErrors) -> dict[str, Any]:
-    """The errors of a prediction."""
+    """Return the errors of a prediction."""
     return {
         "makespan": errors.makespan_error,
         "p95_start_ns": errors.p95_ns,
@@ -378,7 +380,7 @@ def _reason(span: UnexplainedSpan, times: StructuralReplay) -> dict[str, Any]:
 
 
 def _ranges(positions: Sequence[int]) -> list[list[int]]:
-    """Positions as first and last of each run: ``[[2, 4], [9, 9]]``."""
+    """Return positions as the first and last of each run: ``[[2, 4], [9, 9]]``."""
     runs = groupby(enumerate(sorted(positions)), key=lambda pair: pair[1] - pair[0])
     listed = [[position for _, position in run] for _, run in runs]
     return [[run[0], run[-1]] for run in listed]

@@ -1,4 +1,4 @@
-"""Snapshots of torch's allocator: read without running what a pickle says, and replayed."""
+"""Snapshots of torch's allocator: a reader that runs no code of a pickle, and replays."""
 
 from typing import TYPE_CHECKING
 

@@ -1,18 +1,18 @@
 """Replay of a recording's memory: allocated bytes by the ledger and reserved bytes by the caching
-allocator, against the recorded ones.
+allocator, compared with the recorded ones.
 
 The account is the one in *program order* (docs/contract.md, rule 10): PyTorch's profiler and its
-allocator's history record a block when the host allocates or frees it, whenever the device gets
-there. So do these replays, which need no device time.
+allocator's history record a block when the host allocates or frees it, not when the device does.
+These replays do the same, so they need no device time.
 
 The replay is given the order, the bytes of each allocation, and the level before the first one (its
-total less its bytes). The ledger frees what it allocated itself; the recorded bytes of a free, and
-the recorded totals, are only compared.
+total less its bytes). The ledger frees the bytes that it allocated itself; the recorded bytes of a
+free, and the recorded totals, are only compared.
 
-What is reserved follows exactly from a beginning with nothing allocated and nothing cached, or from
-a snapshot. Of any other recording two bounds are known at most: the reserve after the first event
-(or the allocated peak), which the replay is then given, and that plus what all allocations take if
-nothing cached serves them.
+Reserved bytes follow exactly from a start with nothing allocated and nothing cached, or from a
+snapshot. For any other recording at most two bounds are known: the reserve after the first event
+(or the allocated peak), which the replay is then given, and that plus the segments for all
+allocations if no cached memory serves them.
 """
 
 from collections import Counter
@@ -47,17 +47,17 @@ _LISTED = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryReplay:
-    """A recording's memory, measured and simulated. Bytes; None: the recording does not say. Curves
-    have one value an event, after it.
+    """A recording's memory, measured and simulated, in bytes; None if the recording does not say.
+    Curves have one value for each event, after it.
 
-    ``start_bytes`` were allocated before the first event; if that is unknown, the simulated figures
-    count from there. ``reserved_peak_bytes`` is the caching allocator's, None where its start is
-    not known: ``reserved_unknown`` then says why, and ``reserved_low_bytes`` and
-    ``reserved_high_bytes`` bound it as far as they are known. ``reserved_growth_bytes`` is by how
-    much it exceeds what the recording begins with when it starts from the recorded addresses, of
-    which it gave ``addresses_matched`` of ``allocations`` again (of a snapshot both start from its
-    true state). ``freed_before`` and ``freed_before_bytes``: blocks from before the recording that
-    it frees. ``mismatches`` are contradictions within the recording, in words (the first few).
+    ``start_bytes`` were allocated before the first event; if they are unknown, the simulated
+    figures count from there. ``reserved_peak_bytes`` is the caching allocator's, None if its start
+    is not known: ``reserved_unknown`` is then the reason, and ``reserved_low_bytes`` and
+    ``reserved_high_bytes`` bound it as far as they are known. ``reserved_growth_bytes`` is the
+    growth of the reserve beyond the start, in a replay from the recorded addresses, which gave
+    ``addresses_matched`` of ``allocations`` again (for a snapshot both start from its true state).
+    ``freed_before`` and ``freed_before_bytes`` count the blocks from before the recording that it
+    frees. ``mismatches`` are contradictions within the recording, in words (the first few).
     """
 
     device: int | None
@@ -81,7 +81,7 @@ class MemoryReplay:
 
     @property
     def events(self) -> int:
-        """Allocations and frees."""
+        """The number of allocations and frees."""
         return len(self.times_ns)
 
     @property
@@ -91,7 +91,7 @@ class MemoryReplay:
 
     @property
     def requested_peak_bytes(self) -> int | None:
-        """The largest level of what was asked for."""
+        """The largest level of requested bytes."""
         return _peak(self.requested_bytes)
 
     @property
@@ -101,7 +101,7 @@ class MemoryReplay:
 
     @property
     def max_abs_error_bytes(self) -> int | None:
-        """The largest distance between simulated and recorded total after any event."""
+        """The largest difference between simulated and recorded total after any event."""
         return (
             None
             if self.measured_bytes is None
@@ -115,7 +115,7 @@ class MemoryReplay:
 
     @property
     def measured_reserved_growth_bytes(self) -> int | None:
-        """Return the amount by which the recorded reserve exceeds the first recorded one."""
+        """The amount by which the recorded reserve exceeds the first recorded one."""
         curve = self.measured_reserved_bytes
         return None if curve is None else int((curve - curve[0]).max())
 
@@ -126,16 +126,16 @@ class MemoryReplay:
 
     @property
     def reserved_error(self) -> float | None:
-        """Signed and relative: simulated reserved peak over the recorded one, less 1."""
+        """The signed relative error: simulated reserved peak over the recorded one, less 1."""
         measured, simulated = self.measured_reserved_peak_bytes, self.reserved_peak_bytes
         return simulated / measured - 1 if measured and simulated is not None else None
 
 
 def replay_memory(trace: KinetoTrace, device: int | None = None) -> MemoryReplay:
-    """The memory events of an accelerator (default: the one with most of them), replayed.
+    """Replay the memory events of an accelerator (default: the one with most of them).
 
-    A trace without memory events, or whose events have no totals, gives a record with None where
-    something is not known.
+    If a trace has no memory events, or its events have no totals, the figures that are not known
+    are None.
     """
     events = _events_of(trace, device)
     index = events[0].device if events else device
@@ -202,7 +202,7 @@ _NO_BLOCKS = "its recorded allocations lack addresses or totals"
 def _unknown_start(
     trace: KinetoTrace, cold: ReservedReplay, start: int, reserved: Curve | None
 ) -> str | None:
-    """Return the reason, in words, that what the allocator held at the start does not follow from a
+    """Return the reason, in words, that the allocator's state at the start does not follow from a
     recording; None if it held nothing.
     """
     if reserved is None:
@@ -228,8 +228,8 @@ def _unknown_start(
 
 
 def _apart(trace: KinetoTrace) -> str | None:
-    """Return what has free memory of its own in a recording, which does not say whose an allocation
-    is.
+    """Return a text on the parts of a recording that have free memory of their own, if allocations
+    cannot be assigned to them; else None.
     """
     if any("BeginCapture" in call.name for call in trace.calls):
         return "graphs that it captures have memory of their own"
@@ -244,7 +244,7 @@ def _bounds(
     totals: Curve | None,
     reserved: Curve | None,
 ) -> tuple[int | None, int | None]:
-    """Return the least and the most that the reserved peak can be; None if that is not known."""
+    """Return the least and the most possible reserved peak; None if it is not known."""
     peak = _peak(totals)
     if reserved is None:
         return peak, None
@@ -255,13 +255,13 @@ def _bounds(
 
 
 def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryReplay:
-    """The history of an allocator's snapshot, replayed from its true state at the start, which the
-    segments at the end give.
+    """Replay the history of an allocator's snapshot from its true state at the start, which follows
+    from the segments at the end.
 
-    The history has no totals, and of each block only what was asked for: what a block keeps beyond
-    that (a rest too small to be split off) shows at the end only. Where the allocator makes every
-    recorded choice again, its blocks are the recorded ones, and its curve is the measured one; else
-    nothing measured is known of the bytes that were allocated. Raises `InputError` as
+    The history has no totals, and only the requested bytes of each block: the bytes that a block
+    keeps beyond that (a rest too small to be split off) are known only at the end. If the allocator
+    makes every recorded choice again, its blocks are the recorded ones, and its curve is the
+    measured one; otherwise there is no measurement of the allocated bytes. Raises `InputError` as
     `hosim.validate.snapshots.snapshot.rewind`.
     """
     device = snapshot.device(device)
@@ -288,8 +288,8 @@ def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryRepla
             reserved -= entry.size_bytes
         elif entry.action in ("segment_free", "segment_unmap"):
             reserved += entry.size_bytes
-    # Segments come and go in entries of their own, with the allocation that wants them: the curves
-    # are those of allocations and frees.
+    # Segments have entries of their own beside the allocation that needs them: the curves have only
+    # the entries of allocations and frees.
     places = [
         index for index, entry in enumerate(history) if entry.action in ("alloc", "free_requested")
     ]
@@ -325,8 +325,8 @@ def replay_history(snapshot: Snapshot, device: int | None = None) -> MemoryRepla
 
 
 def _events_of(trace: KinetoTrace, device: int | None) -> tuple[MemoryEvent, ...]:
-    """The memory events of one accelerator, in order of time; events of one instant in listed
-    order.
+    """Return the memory events of one accelerator, in order of time; events of one instant in
+    listed order.
     """
     events = [event for event in trace.device_memory(device) if event.size_bytes]
     counts = Counter((event.device_type, event.device) for event in events)
@@ -335,8 +335,8 @@ def _events_of(trace: KinetoTrace, device: int | None) -> tuple[MemoryEvent, ...
 
 
 def _ledger(events: Sequence[MemoryEvent], start: int, mismatches: list[str]) -> Curve:
-    """The level after each event by the ledger: a free releases what was allocated at its
-    address.
+    """Return the level after each event by the ledger: a free releases the bytes that were
+    allocated at its address.
     """
     ledger = Ledger(_UNLIMITED)
     ledger.allocate(start, 0, 0)
@@ -366,7 +366,7 @@ def _ledger(events: Sequence[MemoryEvent], start: int, mismatches: list[str]) ->
 
 
 def _recorded(values: Sequence[int | None]) -> Curve | None:
-    """Recorded totals; None unless every event has one."""
+    """Return recorded totals; None unless every event has one."""
     known = [value for value in values if value is not None]
     return np.array(known, np.int64) if values and len(known) == len(values) else None
 

@@ -2,8 +2,8 @@
 
 A pickle is a program for a small machine. This is that machine with the few instructions that make
 numbers, strings, lists, tuples and dicts. An instruction that names a class or function, calls it,
-or sets the state of an object is refused, and so is a key that is neither text nor a small number:
-numbers can be chosen so that a dict of them takes time with the square of their count.
+or sets the state of an object is refused. So is a key that is neither text nor a small number,
+because a dict of chosen numbers can take quadratic time.
 """
 
 import pickletools
@@ -37,7 +37,7 @@ _PROTOCOL = 5
 
 
 def load_plain(data: bytes) -> Any:
-    """The value in a pickle of numbers, strings, None, lists, tuples and dicts.
+    """Return the value in a pickle of numbers, strings, None, lists, tuples and dicts.
 
     Raises `InputError` if it contains more, is damaged, or has a key that is neither text nor a
     number below 65,536.
@@ -53,9 +53,7 @@ def load_plain(data: bytes) -> Any:
 
 
 class _PickleMachine:
-    """The values that are being made, those that lie below each open mark, and those that are
-    remembered.
-    """
+    """The values that are being made, those below each open mark, and those that are remembered."""
 
     def __init__(self) -> None:
         self._stack: list[Any] = []
@@ -85,8 +83,8 @@ class _PickleMachine:
         raise ValueError("it does not end")
 
     def _do(self, name: str, argument: Any) -> bool:
-        """Carry out an instruction that pushes no number or text of its own; false for one that is
-        not admitted.
+        """Execute an instruction that pushes no number or text of its own. Return false for one
+        that is not allowed.
         """
         if name in _MADE:
             self._stack.append(_MADE[name]())
@@ -116,7 +114,7 @@ class _PickleMachine:
         return True
 
     def _collect(self, name: str) -> None:
-        """Carry out an instruction that takes everything since the last mark."""
+        """Execute an instruction that takes everything since the last mark."""
         items, self._stack = self._stack, self._below.pop()
         if name == "APPENDS":
             self._list().extend(items)
@@ -136,7 +134,7 @@ class _PickleMachine:
 
 
 def _put(target: Any, items: list[Any]) -> None:
-    """Put keys and values, which come in turn, into a dict."""
+    """Put alternating keys and values into a dict."""
     if not isinstance(target, dict) or len(items) % 2:
         raise ValueError("it sets items of what is no dict, or keys without values")
     for key, value in zip(items[::2], items[1::2], strict=True):

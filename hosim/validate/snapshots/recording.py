@@ -41,7 +41,7 @@ _USES: Mapping[str, BlockUse] = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of a history. ``size_bytes`` is the size requested (for a segment: its size);
+    """One entry of a history. ``size_bytes`` is the requested size (for a segment, its size);
     ``pool_id`` is None if not recorded.
     """
 
@@ -55,8 +55,8 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """The allocator's settings at the end of the recording: the keyword arguments of
-    `CachingAllocator` of the same names.
+    """The allocator's settings at the end of the recording, named like the keyword arguments of
+    `CachingAllocator`.
     """
 
     expandable: bool = False
@@ -67,15 +67,15 @@ class AllocatorSettings:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The segments at the end and the history of each device, by its index."""
+    """The segments at the end, by device, and the history of each device, by its index."""
 
     segments: Mapping[int, tuple[SegmentState, ...]]
     histories: tuple[tuple[Entry, ...], ...]
     settings: AllocatorSettings = AllocatorSettings()
 
     def device(self, device: int | None) -> int:
-        """``device``, or if it is None the only device with a history (else with segments). Raises
-        `InputError` if there is no such one.
+        """Return ``device`` or, if it is None, the only device with a history (else with segments).
+        Raises `InputError` if there is no such device.
         """
         recorded = (
             [index for index, history in enumerate(self.histories) if history]
@@ -95,14 +95,16 @@ class Snapshot:
 
 _LARGEST = (1 << 62) - 1
 _LARGEST_SIZE = 1 << 42
-"""The largest size of a segment or a block: sums over a whole history stay below 64 bits."""
+"""The largest size of a segment or a block, so that sums over a whole history stay
+below 64 bits.
+"""
 
 
 def read_snapshot(path: Path | str) -> Snapshot:
-    """The snapshot in a file: JSON, or a pickle of plain containers as
+    """Return the snapshot in a file: JSON, or a pickle of plain containers as
     ``torch.cuda.memory._dump_snapshot`` writes it; gzipped or not.
 
-    Raises `InputError` if it is neither, not a snapshot, or beyond the limits. Nothing in a pickle
+    Raises `InputError` if it is neither, not a snapshot, or beyond the limits. No code in a pickle
     is ever executed.
     """
     path = Path(path)
@@ -128,10 +130,11 @@ def read_snapshot(path: Path | str) -> Snapshot:
 def parse_snapshot(
     raw: object, *, source: str | None = None, largest: int | None = None
 ) -> Snapshot:
-    """The snapshot in the dict that ``torch.cuda.memory._snapshot`` returns. Raises `InputError`,
-    with the path of what is wrong.
+    """Return the snapshot in the dict of ``torch.cuda.memory._snapshot``. Raises `InputError`, with
+    the path of the error.
 
-    ``largest`` bounds the blocks and entries: a pickle can repeat a list without writing it again.
+    ``largest`` bounds the number of blocks and entries: a pickle can repeat a list without writing
+    it again.
     """
     where = ""
     try:
@@ -223,7 +226,7 @@ def _pool_id(raw: Iterable[int] | None) -> PoolId | None:
 
 
 def _number(value: Any) -> int:
-    """An address, a time or the number of something."""
+    """Return an address, a time or another number of at most 62 bits."""
     found = whole(value)
     if found is None or not -_LARGEST <= found <= _LARGEST:
         raise ValueError(f"expected a whole number of at most 62 bits, got {shown(value, 40)}")

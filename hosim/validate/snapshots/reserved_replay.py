@@ -4,12 +4,12 @@ whose initial cache may be unknown.
 A sequence that begins with nothing allocated and nothing cached is replayed exactly. Any other has
 bounds (:func:`most_growth`).
 
-Two starts are tried. From *nothing cached*: what is allocated at the start lies in segments of its
-own, blocks that are freed later first and by address, then all the rest as one; whatever else the
-recorded allocator had cached is missing, so the peak is that of this sequence alone. From the
-*recorded addresses*: where a block was placed there was a segment, and as far as nothing says that
-it was held it was free; that start knows of no cached memory that the sequence did not touch. The
-sequence says nothing of streams: there is one.
+Two starts are tried. With *nothing cached*, the bytes allocated at the start are in segments of
+their own: first the blocks that are freed later, by address, then the rest as one block. Other
+memory that the recorded allocator had cached is missing, so the peak is that of this sequence
+alone. With the *recorded addresses*, there was a segment at every address of a block, and it was
+free unless the sequence shows that it was held. That start lacks cached memory that the sequence
+did not touch. The sequence does not name streams: one is assumed.
 """
 
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ Change = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReservedReplay:
-    """The memory that the allocator reserved at the start and after each change, and how many of
-    its ``allocations`` got the recorded address.
+    """The reserved bytes at the start and after each change, and the number of ``allocations`` that
+    got the recorded address.
     """
 
     start_bytes: int
@@ -45,12 +45,14 @@ class ReservedReplay:
 
     @property
     def growth_bytes(self) -> int:
-        """Return the amount by which that exceeds the start."""
+        """The amount by which the peak exceeds the start."""
         return self.peak_bytes - self.start_bytes
 
 
 def held_before(changes: Sequence[Change]) -> dict[int, int]:
-    """Bytes by address of the blocks that are freed without having been allocated before."""
+    """Return the bytes by address of the blocks that are freed without having been allocated in the
+    sequence.
+    """
     live: set[int] = set()
     before: dict[int, int] = {}
     for address, size in changes:
@@ -64,7 +66,7 @@ def held_before(changes: Sequence[Change]) -> dict[int, int]:
 
 
 def replay_from_nothing(changes: Sequence[Change], start_bytes: int) -> ReservedReplay:
-    """The replay that starts with nothing cached, ``start_bytes`` being allocated."""
+    """Replay from a start with nothing cached and ``start_bytes`` allocated."""
     allocator = CachingAllocator(_UNLIMITED)
     before = held_before(changes)
     where = {address: allocator.malloc(before[address], _STREAM) for address in sorted(before)}
@@ -73,12 +75,12 @@ def replay_from_nothing(changes: Sequence[Change], start_bytes: int) -> Reserved
 
 
 def most_growth(changes: Sequence[Change], start_bytes: int) -> int:
-    """Return the most that may be reserved beyond the start: nothing that was free at the start
-    serves an allocation.
+    """Return the most bytes that may be reserved beyond the start: no memory that was free at the
+    start serves an allocation.
 
-    Blocks from before the sequence that it frees serve allocations, or stay apart between blocks
-    that are held: what takes more counts. Of 3,000 random sequences whose allocator had a hidden
-    past, one grew by more. Graphs and streams with memory of their own may.
+    Blocks from before the sequence that it frees either serve allocations or remain unused between
+    held blocks; the larger result counts. Of 3,000 random sequences whose allocator had a hidden
+    past, one grew by more. Graphs and streams with memory of their own may grow by more.
     """
     before = held_before(changes)
     growth = _growth_of_full(changes, start_bytes, before)
@@ -86,8 +88,8 @@ def most_growth(changes: Sequence[Change], start_bytes: int) -> int:
 
 
 def _growth_of_full(changes: Sequence[Change], start_bytes: int, freed: dict[int, int]) -> int:
-    """The growth from a start without any free memory, if of the blocks held then only ``freed``
-    ones are given back.
+    """Return the growth from a start without any free memory, if of the blocks held then only
+    ``freed`` ones are given back.
     """
     allocator = CachingAllocator(_UNLIMITED)
     where = {address: allocator.malloc(freed[address], _STREAM) for address in sorted(freed)}
@@ -103,8 +105,8 @@ def _growth_of_full(changes: Sequence[Change], start_bytes: int, freed: dict[int
 
 
 def replay_from_addresses(changes: Sequence[Change]) -> ReservedReplay:
-    """The replay that starts with the segments that the recorded addresses show. Raises
-    `InputError` if they contradict each other.
+    """Replay from the segments that the recorded addresses show. Raises `InputError` if they
+    contradict each other.
     """
     before = held_before(changes)
     allocator = CachingAllocator(_UNLIMITED)
@@ -117,8 +119,8 @@ def replay_from_addresses(changes: Sequence[Change]) -> ReservedReplay:
 def _segments(
     changes: Sequence[Change], before: dict[int, int], *, small: bool
 ) -> list[SegmentState]:
-    """The segments of a pool, as far as blocks of the recording touch them: those that adjoin are
-    one.
+    """Return the segments of a pool, as far as blocks of the recording touch them; adjacent ones
+    are joined.
     """
     spans = sorted(
         (address, address + abs(size))
@@ -155,9 +157,7 @@ def _segments(
 def _run(
     allocator: CachingAllocator, changes: Sequence[Change], where: dict[int, int]
 ) -> ReservedReplay:
-    """Live through the changes; ``where`` are the blocks held at the start, by their recorded
-    address.
-    """
+    """Replay the changes; ``where`` has the blocks held at the start, by their recorded address."""
     start = allocator.stats.reserved_bytes
     reserved = np.zeros(len(changes), np.int64)
     allocations = matched = 0

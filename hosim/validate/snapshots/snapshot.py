@@ -1,9 +1,9 @@
-"""hosim's caching allocator against a recorded one: every address, every segment allocated, every
-segment freed.
+"""hosim's caching allocator compared with a recorded one: every address, every segment allocated,
+every segment freed.
 
-`read_snapshot` reads what ``torch.cuda.memory._dump_snapshot`` wrote, `rewind` finds the state at
-the start of its history, and `replay_snapshot` replays that history with the allocator and compares
-each choice.
+`read_snapshot` reads the output of ``torch.cuda.memory._dump_snapshot``, `rewind` finds the state
+at the start of its history, and `replay_snapshot` replays that history with the allocator and
+compares each choice.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -43,8 +43,8 @@ _OTHER_STREAM = -1
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """A choice in which the allocator differs from the recorded one: the place in the history, and
-    what it did instead.
+    """A choice in which the allocator differs from the recorded one: its position in the history,
+    and the allocator's own choice.
     """
 
     index: int
@@ -59,12 +59,12 @@ class Mismatch:
 class SnapshotReplay:
     """The result of replaying a recorded history.
 
-    ``matched`` of ``allocations`` got the recorded address, ``segments_matched`` of
-    ``segment_entries`` (segments and pages that came and went) were the allocator's own decision,
-    too, and ``same_end`` says whether the segments and their blocks at the end are the recorded
-    ones. ``start`` has the segments before the first entry, of which ``start_bytes`` were
-    allocated. The curves have one value an entry, after it. ``stats`` are those at the end; its
-    peaks include the start.
+    ``matched`` of ``allocations`` got the recorded address. ``segments_matched`` of
+    ``segment_entries`` (segments and pages that were added or removed) were the allocator's own
+    decision, too. ``same_end`` is true if the segments and blocks at the end are the recorded ones.
+    ``start`` has the segments before the first entry, of which ``start_bytes`` were allocated. The
+    curves have one value for each entry, after it. ``stats`` are those at the end; their peaks
+    include the start.
     """
 
     allocations: int
@@ -89,17 +89,19 @@ class SnapshotReplay:
 def replay_snapshot(snapshot: Snapshot, device: int | None = None) -> SnapshotReplay:
     """Replay the history of ``device`` (default: the only one recorded) from its rewound start.
 
-    The driver's part is taken from the recording: the addresses of new segments, and that it ran
-    out of memory (which shows as cached segments given back); addresses for expandable segments are
-    taken to be without end. That a segment is needed, its bytes, and which cached ones go back are
-    the allocator's decisions. Raises `InputError` as `rewind` does.
+    The driver's part is taken from the recording: the addresses of new segments, and its failures
+    for lack of memory (after which cached segments are given back). Addresses for expandable
+    segments are assumed to be unlimited. The need for a segment, its bytes, and the cached segments
+    to give back are the allocator's decisions. Raises `InputError` as `rewind` does.
     """
     device = snapshot.device(device)
     return _Replaying(snapshot, device).run()
 
 
 class _RecordedDriver(Driver):
-    """Gives the segments that the recorded driver gave, when the allocator asks for just those."""
+    """Returns the segments that the recorded driver gave, if the allocator requests
+    exactly these.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -196,11 +198,11 @@ class _Replaying:
 
     def _step(self, index: int, entry: Entry) -> None:
         if index in self._retries:
-            # Memory may have run out in the allocation that ends this. Then nothing cached served
-            # it before, and no cached block was looked at again after others' work was waited for.
-            # If something did, the program emptied the cache before it allocated. Where the history
-            # begins in the midst of it, what the wait set free is cached already: the new segment
-            # says that memory ran out.
+            # Memory may have run out in the allocation that ends this. Then no cached block could
+            # serve it before, and none was tried again after the wait for other streams. If one
+            # could, the program had emptied the cache before it allocated. If the history begins in
+            # the middle, the blocks that the wait freed are cached already: the new segment shows
+            # that memory ran out.
             wanted = self._history[self._retries[index]]
             if index == 0 or not self._allocator.has_cached(
                 wanted.size_bytes, wanted.stream, self._pool_of(wanted)
@@ -242,8 +244,8 @@ class _Replaying:
             or following.address != entry.address
             or index + 1 in self._retries
         ):
-            # Completion comes later: another stream's work has to pass first. Which stream it is,
-            # the history does not say; nor, right before memory ran out, whether there was one.
+            # Completion comes later, after another stream's work. The history does not say which
+            # stream that is, nor, right before memory ran out, that there was one.
             self._allocator.record_stream(address, _OTHER_STREAM)
         self._allocator.free(address)
         self._waiting.add(entry.address)
@@ -258,8 +260,8 @@ class _Replaying:
             self._allocator.complete(address)
 
     def _release(self, index: int) -> None:
-        """Segments and pages given back together, from ``index`` on: all that are cached, or with
-        some settings a part of them.
+        """Release the segments and pages that were given back together, from ``index`` on: all that
+        are cached or, with some settings, a part of them.
         """
         recorded: dict[tuple[int, int], tuple[int, Entry]] = {}
         position = index
@@ -283,7 +285,7 @@ class _Replaying:
         self._allocator.release(recorded.keys() & releasable)
 
     def _pool_of(self, entry: Entry) -> PoolId:
-        """The private pool that the allocation was asked of: as recorded, else that of the segment
+        """Return the private pool of an allocation: as recorded, or else that of the segment that
         it got.
         """
         if entry.pool_id is not None or not self._private:
@@ -300,11 +302,11 @@ class _Replaying:
 
 
 def _retries(history: tuple[Entry, ...]) -> dict[int, int]:
-    """Return where an allocation may have run out of memory first: from the first of the entries
-    that this made to the allocation.
+    """Return the allocations that may first have run out of memory, by the first of the entries
+    that this caused.
 
-    These are, right before it: blocks whose wait for other streams ended, then segments or pages
-    given back, then new ones.
+    These entries come right before the allocation: blocks whose wait for other streams ended, then
+    segments or pages that were given back, then new ones.
     """
     result = {}
     for index, entry in enumerate(history):
@@ -318,8 +320,8 @@ def _retries(history: tuple[Entry, ...]) -> dict[int, int]:
 
 
 def _back(history: tuple[Entry, ...], index: int, actions: tuple[str, ...]) -> int:
-    """The first of the entries right before ``index`` that are all of these actions; ``index`` if
-    there are none.
+    """Return the first of the entries right before ``index`` that all have these actions; ``index``
+    if there are none.
     """
     while index > 0 and history[index - 1].action in actions:
         index -= 1
@@ -327,8 +329,8 @@ def _back(history: tuple[Entry, ...], index: int, actions: tuple[str, ...]) -> i
 
 
 def _outline(segments: tuple[SegmentState, ...]) -> object:
-    """Return what has to agree at the end: every segment with its blocks, but not what was asked
-    for in blocks that are free.
+    """Return the data that have to agree at the end: every segment with its blocks, but not the
+    bytes requested in free blocks.
     """
     return sorted(
         (
@@ -346,10 +348,10 @@ def _outline(segments: tuple[SegmentState, ...]) -> object:
 # -- the state at the start of a history -----------------------------------------------------------
 # The segments at its end, with every entry undone in reverse.
 #
-# What a block was, beyond the bytes asked for, follows from the allocator's rules: a block of the
-# large pool keeps a rest of up to 1 MiB unsplit, so free bytes are never that few there, and so few
-# after a held block belong to it. How far it reached when more was free behind it shows when the
-# next block comes back, or when one was allocated right behind it.
+# The size of a block, beyond the requested bytes, follows from the allocator's rules. A block of
+# the large pool keeps a rest of up to 1 MiB unsplit, so a free block there is never that small, and
+# such a gap after a held block belongs to it. If more was free behind it, its end becomes known
+# when the next block returns, or when one was allocated right behind it.
 
 
 _Kind = tuple[PoolId, bool, int]
@@ -370,10 +372,10 @@ class _Range:
 
 
 def rewind(snapshot: Snapshot, device: int | None = None) -> tuple[SegmentState, ...]:
-    """The segments of ``device`` (default: the only one recorded) before the first entry of its
-    history, by address.
+    """Return the segments of ``device`` (default: the only one recorded) before the first entry of
+    its history, by address.
 
-    Raises `InputError` if the history does not lead to the segments at its end, such as when
+    Raises `InputError` if the history does not lead to the segments at its end, for example if
     entries are missing.
     """
     device = snapshot.device(device)
@@ -388,7 +390,7 @@ def rewind(snapshot: Snapshot, device: int | None = None) -> tuple[SegmentState,
 
 
 class _Rewinding:
-    """Ranges and held blocks by address, going back in time."""
+    """Ranges and held blocks by address, as time goes backwards."""
 
     def __init__(self, segments: Iterable[SegmentState], settings: AllocatorSettings) -> None:
         self._divisions = division_table(settings.roundup_power2_divisions)
@@ -408,7 +410,7 @@ class _Rewinding:
                     self._blocks[block.address] = block
 
     def undo(self, history: Sequence[Entry], index: int) -> None:
-        """Undo the entry at ``index``, those after it being undone."""
+        """Undo the entry at ``index``; those after it are undone already."""
         entry = history[index]
         if entry.action == "alloc":
             self._block(entry)
@@ -429,7 +431,7 @@ class _Rewinding:
             self._add(_Range(entry.address, entry.size_bytes, kind, expandable))
 
     def segments(self) -> tuple[SegmentState, ...]:
-        """The state now, free blocks filled in between the held ones."""
+        """Return the current state, with free blocks between the held ones."""
         result = []
         for start in self._starts:
             range_ = self._ranges[start]
@@ -482,7 +484,7 @@ class _Rewinding:
         return range_
 
     def _hold(self, entry: Entry) -> None:
-        """A freed block is held again: over as much as was asked for, and the rest if that is too
+        """Hold a freed block again: over the requested bytes, and over the rest if that is too
         small to have been split off.
         """
         size = round_size(entry.size_bytes, self._divisions)
@@ -510,7 +512,7 @@ class _Rewinding:
         self._blocks[entry.address] = BlockState(entry.address, size, "pending", entry.size_bytes)
 
     def _add(self, range_: _Range) -> None:
-        """A segment is there again, or pages are mapped again (and join those on either side)."""
+        """Add a segment again, or map pages again (and join them with adjacent ones)."""
         index = bisect_left(self._starts, range_.address)
         for neighbour in (index - 1, index):
             other = self._at(neighbour)
@@ -539,7 +541,7 @@ class _Rewinding:
         self._ranges[range_.address] = range_
 
     def _remove(self, entry: Entry) -> None:
-        """A segment is not there yet, or pages are not mapped yet."""
+        """Remove a segment that was not allocated yet, or unmap pages that were not mapped yet."""
         range_ = self._range_at(entry.address, entry.size_bytes)
         end = entry.address + entry.size_bytes
         if bisect_left(self._held, entry.address) < bisect_left(self._held, end):
@@ -562,13 +564,13 @@ class _Rewinding:
         if range_.expandable and not any(
             other.kind == range_.kind and other.expandable for other in self._ranges.values()
         ):
-            # the first page of the segment: an earlier one may lie elsewhere
+            # the first page of the segment: an earlier segment may have another address
             del self._bases[range_.kind]
 
 
 def _small_pages(history: Sequence[Entry], index: int) -> bool:
-    """Return whether the pages unmapped by the entry at ``index`` were of the small pool: 2 MiB
-    each, where the large one has 20 MiB.
+    """Return whether the pages unmapped by the entry at ``index`` belonged to the small pool: 2 MiB
+    each, instead of 20 MiB in the large one.
     """
     unmapped = history[index]
     if unmapped.size_bytes % LARGE_SEGMENT:

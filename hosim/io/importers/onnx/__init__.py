@@ -1,4 +1,6 @@
-"""ONNX models: read without the onnx package, their shapes inferred, their nodes counted."""
+"""ONNX models: read without weights, shapes inferred with the onnx package, and FLOP counted node
+by node.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -4,8 +4,8 @@ The mapping:
 
 - An initializer, or the tensor of a ``Constant``, is of kind ``parameter`` if its elements are not
   int64, int32 or bool (``expert`` if a part of its name is ``experts``), else ``buffer``. Weights
-  are never read and may lie in a file that is not there. ONNX does not tell parameters from what
-  torch calls buffers, such as a batch norm's running mean.
+  are never read and may be in a file that is missing. ONNX does not distinguish parameters from
+  torch's buffers, such as a batch norm's running mean.
 - Numbers (scalars, and short lists of sizes that do not depend on data) are not tensors, and
   arithmetic on them is not an op.
 - ``Reshape``, ``Squeeze``, ``Unsqueeze``, ``Flatten``, ``Identity`` and ``Dropout`` are views, as
@@ -13,10 +13,10 @@ The mapping:
   ``Transpose``, ``Slice``, ``Split`` and ``Expand`` are copies: a tensor of ONNX has no strides.
 - Every other node is an op. ``flops`` are those of :mod:`hosim.io.importers.onnx.onnx_operators`,
   for operators of ONNX and of onnxruntime (``com.microsoft``); an op without FLOP is bound by the
-  bytes it moves. Operators of anybody else are named in ``meta["unknown_ops"]``.
+  bytes it moves. Operators of other domains are listed in ``meta["unknown_ops"]``.
 - Functions are inlined. For an ``If`` whose condition depends on data, the branch with more FLOP is
-  taken, without the constants of the other, and ``meta["missing"]`` says how often. ``Loop``,
-  ``Scan`` and sequences are refused.
+  taken, without the constants of the other, and ``meta["missing"]`` has the number of such cases.
+  ``Loop``, ``Scan`` and sequences are refused.
 
 Free dimensions of the inputs need a size: ``dims`` by the model's name of the dimension, or
 ``x[0]`` for one of input ``x`` without a name. onnx is imported when a function of this module is
@@ -43,18 +43,20 @@ _WEIGHTS = frozenset((4, 5, 6, 7, 9, 10, 11))
 """The fields of a tensor that hold its elements."""
 
 _MOST = 1 << 16
-"""Elements of more bytes are weights: the numbers that shapes depend on are at most 1,024."""
+"""Tensors with more bytes are weights: the tensors that shapes depend on have at most 1,024
+numbers.
+"""
 
 _BYTES_OF_A_FIELD = 16
 """The number of bytes of a text or a packed list that count as one field more."""
 
 
 def without_weights(content: memoryview) -> bytes:
-    """The model with these contents, without the elements of large tensors. Shapes and types of all
-    of them are still there.
+    """Return the model with these contents, without the elements of large tensors. All shapes and
+    types are kept.
 
-    Raises :class:`wire.WireError` for a damaged model, and :class:`InputError` for one of too many
-    fields or too deep messages.
+    Raises :class:`wire.WireError` for a damaged model, and :class:`InputError` for one with too
+    many fields or too deep messages.
     """
     return bytes(_Light().message(content, onnx.ModelProto.DESCRIPTOR, limit("nesting_depth")))
 
@@ -67,7 +69,9 @@ class _Light:
         self._known: dict[str, Mapping[int, Any]] = {}
 
     def message(self, message: memoryview, kind: Any, levels: int) -> Part:
-        """A message of the described ``kind``: itself, if it is without weights."""
+        """Return a message of the described ``kind`` without weights; the message itself if it has
+        none.
+        """
         if not levels:
             raise refusal("nesting_depth")
         inside = self._inside(kind)
@@ -92,7 +96,7 @@ class _Light:
         return b"".join([*parts, message[copied:]]) if copied else message
 
     def _inside(self, kind: Any) -> Mapping[int, Any]:
-        """The kinds of the messages in a message, by the number of their field."""
+        """Return the kinds of the messages in a message, by field number."""
         name = kind.full_name
         if name not in self._known:
             self._known[name] = {
@@ -107,11 +111,11 @@ class _Light:
 
 
 def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
-    """The graph of the ONNX model at ``path`` (plain or gzip), named after the file. Sizes are
-    bytes; no op has a duration.
+    """Return the graph of the ONNX model at ``path`` (plain or gzip), named after the file. Sizes
+    are in bytes; no op has a duration.
 
-    Raises :class:`InputError` without onnx, for a damaged file, for free dimensions without a size
-    in ``dims`` (naming all of them), for shapes that depend on data, and for loops.
+    Raises :class:`InputError` if onnx is not installed, for a damaged file, for free dimensions
+    without a size in ``dims`` (naming all of them), for shapes that depend on data, and for loops.
     """
     require_onnx()
     from hosim.io.importers.onnx.onnx_walk import walk
@@ -126,7 +130,7 @@ def import_onnx(path: str | os.PathLike[str], dims: Mapping[str, int] | None = N
             "damaged or cut off; expected protobuf of ONNX, export it again", source=source
         ) from None
     except InputError as error:
-        # a damaged name may hold anything
+        # a damaged name may contain any characters
         raise InputError(
             " ".join(error.message.split()),
             source=source,

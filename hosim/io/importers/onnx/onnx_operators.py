@@ -1,8 +1,8 @@
-"""Operators of ONNX models from the shapes of inputs and outputs: their FLOP, counted as torch does
-(two per multiplication of a product); and of those of onnxruntime (``com.microsoft``), which
-optimised and quantised models have, the shapes of their results, too.
+"""FLOP of ONNX operators from the shapes of inputs and outputs, counted as in torch (two per
+multiplication of a product). For operators of onnxruntime (``com.microsoft``), which optimised and
+quantised models have, also the shapes of their results.
 
-The onnx package knows none of the latter. Their definitions are in onnxruntime's
+The onnx package does not know the latter. Their definitions are in onnxruntime's
 ``docs/ContribOperators.md``.
 """
 
@@ -25,18 +25,18 @@ Dims = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class ContribCall:
-    """A node by the shapes of its inputs (``None``: absent) and its attributes."""
+    """A node: the shapes of its inputs (``None`` if absent) and its attributes."""
 
     inputs: Sequence[Dims | None]
     attributes: Mapping[str, Any]
 
     def at(self, place: int) -> Dims | None:
-        """The shape of the input at a place."""
+        """The shape of the input at a position."""
         return self.inputs[place] if place < len(self.inputs) else None
 
     def dims(self, place: int, *ranks: int) -> Dims:
-        """The shape at a place. Raises :class:`_UnexpectedError` if there is no tensor of one of
-        these ranks (of any rank, without).
+        """The shape at a position. Raises :class:`_UnexpectedError` without a tensor of one of
+        these ranks (of any rank, if none is given).
         """
         shape = self.at(place)
         if shape is None or (ranks and len(shape) not in ranks):
@@ -54,12 +54,14 @@ class ContribCall:
 
 
 class _UnexpectedError(Exception):
-    """A node whose inputs are not as the operator's definition says."""
+    """A node whose inputs do not fit the operator's definition."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """Attention as ``[batch, heads, tokens, width]``, and the tokens that the keys had before."""
+    """Queries, keys and values of attention as ``[batch, heads, tokens, width]``; keys include
+    earlier tokens.
+    """
 
     query: Dims
     key: Dims
@@ -71,17 +73,17 @@ class _Heads:
 
     @property
     def result(self) -> Dims:
-        """Tokens before heads, side by side."""
+        """The shape of the result: tokens before heads, which are concatenated."""
         return self.query[0], self.query[2], self.query[1] * self.value[3]
 
 
 Answer = tuple[Sequence[Dims], int]
-"""Shapes of the results, as many as are known, and FLOP."""
+"""The shapes of the results, as many as are known, and FLOP."""
 
 
 def contrib(operator: str, call: ContribCall) -> Answer | None:
-    """The shapes of an operator's results, and its FLOP; ``None`` for an unknown operator or inputs
-    that its definition does not have.
+    """Return the shapes of an operator's results, and its FLOP; ``None`` for an unknown operator or
+    inputs that do not fit its definition.
     """
     answer = _OPERATORS.get(operator)
     try:
@@ -91,7 +93,7 @@ def contrib(operator: str, call: ContribCall) -> Answer | None:
 
 
 def _normalised(call: ContribCall) -> Answer:
-    """The result, mean and inverse deviation of each row, and the sum that was normalised."""
+    """The result, the mean and inverse deviation of each row, and the sum that was normalised."""
     shape = call.dims(0)
     rows = (*shape[:-1], 1)
     return [shape, rows, rows, shape], 0
@@ -134,13 +136,13 @@ def _broadcast(a: Sequence[int], b: Sequence[int]) -> Dims:
 
 
 def _few_bits(call: ContribCall) -> Answer:
-    """A product with a matrix of few bits, whose sizes are attributes."""
+    """A product with a matrix in few bits, whose sizes are attributes."""
     made = (*call.dims(0)[:-1], call.number("N"))
     return [made], matmul_flops(made, call.number("K"))
 
 
 def _gathered(call: ContribCall) -> Answer:
-    """Rows of a table of few bits, two or more to a byte."""
+    """Rows of a table in few bits, with two or more elements to a byte."""
     table, places = call.dims(0, 2), call.dims(1)
     if call.number("gather_axis", 0):
         raise _UnexpectedError
@@ -175,8 +177,8 @@ def _projected_attention(call: ContribCall) -> Answer:
 
 
 def _quantised_attention(call: ContribCall) -> Answer:
-    """Like :func:`_projected_attention`, where scales and zero points stand between, and the past
-    is the ninth input.
+    """Like :func:`_projected_attention`, with scales and zero points among the inputs, and the past
+    as the ninth input.
     """
     inputs = (call.at(0), call.at(1), call.at(2), None, call.at(8))
     return _projected_attention(ContribCall(inputs, call.attributes))
@@ -206,8 +208,8 @@ def _multi_head(call: ContribCall) -> Answer:
 
 
 def _grouped_query(call: ContribCall) -> Answer:
-    """Attention of groups of heads that share keys; without keys, the queries' input has them and
-    the values, too.
+    """Attention of groups of heads that share keys; without an input for keys, the queries' input
+    also has the keys and values.
     """
     heads, shared = call.number("num_heads"), call.number("kv_num_heads")
     batch, tokens, hidden = call.dims(0, 3)
@@ -222,7 +224,7 @@ def _grouped_query(call: ContribCall) -> Answer:
 
 
 def _with_past(shown: _Heads, past: Dims | None) -> Answer:
-    """Attention also to what was before, and the keys and values of all."""
+    """Attention that includes earlier tokens, and the keys and values of all tokens."""
     before = past[2] if past is not None and len(past) == 4 else 0
 
     def longer(shape: Dims) -> Dims:
@@ -233,7 +235,7 @@ def _with_past(shown: _Heads, past: Dims | None) -> Answer:
 
 
 def _experts(places: Sequence[int], packed: bool) -> Callable[[ContribCall], Answer]:
-    """Each token is multiplied by the matrices of as many experts as ``k`` says."""
+    """The products of each token with the matrices of ``k`` experts."""
 
     def answer(call: ContribCall) -> Answer:
         shape = call.dims(0)
@@ -286,11 +288,12 @@ def onnx_flops(
     """The FLOP of an operator with inputs of these shapes (``None``: absent) whose first output has
     the shape ``made``.
 
-    0 for operators that are bound by the bytes they move, and for operands of unexpected rank.
+    It is 0 for operators that are bound by the bytes they move, and for operands of unexpected
+    rank.
     """
     shapes = list(inputs)
     if operator in ("QLinearMatMul", "QLinearConv"):
-        shapes = shapes[0:1] + shapes[3:4]  # scales and zero points stand between
+        shapes = shapes[0:1] + shapes[3:4]  # without the scales and zero points between them
     given = [shape for shape in shapes if shape is not None]
     if len(given) < 2 or not given[0] or not given[1]:
         return 0
@@ -315,15 +318,15 @@ def onnx_flops(
 def onnx_kernel(
     operator: str, inputs: Sequence[Dims | None], made: Dims, flops: int
 ) -> KernelSizes:
-    """The class of kernels of a product with one matrix, and its sizes."""
+    """The class of kernels of a product with one matrix, and its sizes; else :data:`UNKNOWN`."""
     if operator not in ("MatMul", "Gemm") or len(inputs) < 2 or inputs[1] is None:
         return UNKNOWN
     return product_kernel(made, inputs[1], flops)
 
 
 def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> int:
-    """Queries times keys and weights times values, including past ones and those that a causal mask
-    hides.
+    """The FLOP of queries times keys and weights times values, with past ones and those that a
+    causal mask hides.
     """
     q, k, v, _, past = ([*inputs] + [None] * 5)[:5]
     if (
@@ -346,7 +349,7 @@ def _attention(inputs: Sequence[Dims | None], attributes: Mapping[str, Any]) -> 
 
 
 def _einsum(equation: str, given: Sequence[Dims]) -> int:
-    """The product of all sizes of two operands without an ellipsis."""
+    """The FLOP of an einsum of two operands without an ellipsis: twice the product of all sizes."""
     terms = equation.replace(" ", "").partition("->")[0].split(",")
     if len(terms) != 2 or [*map(len, terms)] != [*map(len, given)]:
         return 0

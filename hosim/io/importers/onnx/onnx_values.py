@@ -1,10 +1,10 @@
 """Values, element types and shapes of an ONNX model, as the ``onnx`` package infers them node by
 node. Imports onnx and numpy.
 
-Sizes are worked out node by node: the package infers the shapes of a node's outputs from those of
-its inputs and from the values of small constants, and arithmetic on sizes (``Shape``, ``Gather``,
-``Concat``, ``Mul``) is done by its reference implementation on a few numbers. Weights and files
-beside the model are not read, and operators outside a short list are never run.
+The package infers the shapes of a node's outputs from those of its inputs and from the values of
+small constants. Its reference implementation does the arithmetic on sizes (``Shape``, ``Gather``,
+``Concat``, ``Mul``) for a few numbers. Weights and files beside the model are not read, and
+operators outside a short list are never run.
 """
 
 import warnings
@@ -34,10 +34,10 @@ DTYPES: Mapping[int, tuple[str, int]] = {
     25: ("uint2", 2),
     26: ("int2", 2),
 }
-"""hosim's name and the bits of ``TensorProto.DataType``; strings have no size."""
+"""hosim's name and the bits of each ``TensorProto.DataType``; strings have no size."""
 
 _MOST_NUMBERS = 1024
-"""The most elements of a tensor that may be computed here."""
+"""The most elements of a tensor whose values are computed here."""
 
 _ARITHMETIC = frozenset(
     """Gather Concat Slice Unsqueeze Squeeze Cast Reshape Identity Range ConstantOfShape Equal Greater Less GreaterOrEqual LessOrEqual
@@ -51,8 +51,8 @@ _FUSED = {"FusedConv": "Conv", "FusedGemm": "Gemm"}
 
 @dataclass(frozen=True, slots=True)
 class OnnxValue:
-    """The value of a name. ``known`` are its elements, if few and independent of data; ``tensor``
-    is ``None`` for plain numbers.
+    """The value of a name. ``known`` has its elements, if they are few and independent of data;
+    ``tensor`` is ``None`` for plain numbers.
     """
 
     shape: tuple[int, ...]
@@ -62,9 +62,7 @@ class OnnxValue:
 
     @property
     def is_number(self) -> bool:
-        """Return whether this is a number or a list of sizes, which takes no memory worth
-        counting.
-        """
+        """Return whether this is a number or a list of sizes, whose memory is negligible."""
         if self.known is None:
             return False
         return not self.shape or (
@@ -73,8 +71,8 @@ class OnnxValue:
 
 
 def dtype_of(element: int, name: str) -> tuple[str, int]:
-    """Hosim's name and the bits of an element type. Raises :class:`InputError` for strings and
-    unknown ones.
+    """Return hosim's name and the bits of an element type. Raises :class:`InputError` for strings
+    and unknown types.
     """
     if element not in DTYPES:
         raise InputError(f"{name[:100]!r} has the element type {element}, which is not numeric")
@@ -82,7 +80,9 @@ def dtype_of(element: int, name: str) -> tuple[str, int]:
 
 
 def constant(tensor: onnx.TensorProto) -> OnnxValue:
-    """The value of an initializer; its elements only if they are few and in the file itself."""
+    """Return the value of an initializer, with its elements only if they are few and in the file
+    itself.
+    """
     shape = tuple(int(n) for n in tensor.dims)
     known = None
     inside = tensor.data_location != onnx.TensorProto.EXTERNAL
@@ -102,7 +102,7 @@ def constant(tensor: onnx.TensorProto) -> OnnxValue:
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """The attributes of a node by name; subgraphs and tensors as they are."""
+    """Return the attributes of a node by name; subgraphs and tensors are unchanged."""
     found = {}
     for attribute in node.attribute:
         try:
@@ -124,15 +124,15 @@ def infer(
     version: int,
     where: str,
 ) -> dict[str, OnnxValue]:
-    """The outputs of a node by name, if their shapes can be inferred. Raises :class:`InputError` if
-    the node contradicts itself.
+    """Return the outputs of a node by name, if their shapes can be inferred. Raises
+    :class:`InputError` if the node contradicts itself.
     """
     node = _unfused(node)
     inputs = {name: inputs[name] for name in node.input if name}
     domain = "" if node.domain == "ai.onnx" else node.domain
     try:
         schema = defs.get_schema(node.op_type, opsets.get(domain, 1), domain)
-    except Exception:  # a custom operator: the model may say what it returns
+    except Exception:  # a custom operator: the model may declare its outputs
         return {}
     if (
         not schema.min_input <= len(node.input) <= schema.max_input
@@ -166,8 +166,8 @@ def infer(
 
 
 def _unfused(node: onnx.NodeProto) -> onnx.NodeProto:
-    """The operator of ONNX whose result has the shape of that of one of onnxruntime, which does
-    something more.
+    """Return the ONNX operator with the same result shape as a fused operator of onnxruntime; other
+    nodes are unchanged.
     """
     known = _FUSED.get(node.op_type) if node.domain == "com.microsoft" else None
     if known is None:
@@ -181,8 +181,8 @@ def _unfused(node: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def of_type(proto: onnx.TypeProto) -> OnnxValue | None:
-    """A value of a tensor type with all its sizes; ``None`` if a size is missing, or for another
-    type.
+    """Return a value of a tensor type with all its sizes; ``None`` if a size is missing, or for
+    another type.
     """
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
@@ -198,7 +198,9 @@ def compute(
     made: Mapping[str, OnnxValue],
     opsets: Mapping[str, int],
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """The elements of a node's outputs by name, if it computes with known numbers; else nothing."""
+    """Return the elements of a node's outputs by name, if it computes with known numbers; else
+    nothing.
+    """
     if node.op_type in ("Shape", "Size") and len(inputs) == 1:
         (given,) = inputs.values()
         if node.op_type == "Size":
@@ -236,7 +238,7 @@ def compute(
             )
     except (
         Exception
-    ):  # numbers that cannot be computed stay unknown, and whoever needs them reports it
+    ):  # numbers that cannot be computed stay unknown; the code that needs them reports it
         return {}
     pairs = ((name, np.asarray(result)) for name, result in zip(outputs, results, strict=True))
     return {name: result for name, result in pairs if result.shape == made[name].shape}

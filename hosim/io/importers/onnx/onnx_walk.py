@@ -1,4 +1,4 @@
-"""Follows the nodes of an ONNX model and records what each does to storages. Imports onnx; see
+"""Follow the nodes of an ONNX model and record the effect of each on storages. Imports onnx; see
 :mod:`hosim.io.importers.onnx.onnx_graph`.
 """
 
@@ -43,14 +43,14 @@ from hosim.limits import limit, refusal, within
 
 # -- onnx parts
 # --------------------------------------------------------------------------------------------------
-# The part of its first input that an ONNX operator reads, where constants say which.
+# The part of its first input that an ONNX operator reads, if constants determine it.
 
 
 def shown_of(
     operator: str, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any]
 ) -> ViewedBytes | None:
-    """The bytes that a ``Gather`` or a ``Slice`` reads of a tensor; ``None`` where that is not one
-    block, not known, or none.
+    """Return the bytes that a ``Gather`` or a ``Slice`` reads of a tensor; ``None`` if they are not
+    one block, not known, or empty.
     """
     first = inputs[0] if inputs else None
     if first is None or first.tensor is None or first.tensor.bits % 8 or not first.shape:
@@ -116,7 +116,7 @@ _Key = tuple[str, str, str]
 
 
 def check_calls(model: onnx.ModelProto) -> None:
-    """Raise :class:`InputError` if functions call each other in a circle, too deep, or so often
+    """Raise :class:`InputError` if functions call each other in a circle, too deeply, or so often
     that there are too many nodes.
     """
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
@@ -144,7 +144,7 @@ def check_calls(model: onnx.ModelProto) -> None:
 
 
 def _size(nodes: Sequence[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
-    """The number of nodes with the called functions written out; any number beyond the limit if
+    """Return the number of nodes with the called functions inlined; any number beyond the limit if
     there are more.
     """
     total, most = 0, limit("nodes")
@@ -156,7 +156,7 @@ def _size(nodes: Sequence[onnx.NodeProto], sizes: Mapping[_Key, int]) -> int:
 
 
 def _nodes(nodes: Sequence[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """These nodes and those of the graphs in their attributes."""
+    """Yield these nodes and those of the graphs in their attributes."""
     pending = list(nodes)
     while pending:
         node = pending.pop()
@@ -184,11 +184,11 @@ _REFUSED = {"Loop", "Scan", "SequenceMap"}
 _GATHERS = {"Gather", "GatherElements", "GatherND", "Slice", "Compress"}
 _OWN = ("", "ai.onnx", "ai.onnx.ml")
 _FLOATING = (1, 10, 11, 16)
-_WHOLE = (6, 7, 9)  # int32, int64 and bool, of which no weights are
+_WHOLE = (6, 7, 9)  # int32, int64 and bool: never weights
 
 
 def walk(content: bytes, name: str, dims: Mapping[str, int]) -> Graph:
-    """The workload graph of the model with these contents. Raises :class:`InputError`."""
+    """Return the workload graph of the model with these contents. Raises :class:`InputError`."""
     try:
         model = onnx.ModelProto.FromString(content)
         if len(model.functions):
@@ -230,7 +230,7 @@ class _OnnxWalk:
         for given in main.input:
             if given.name not in values:
                 values[given.name] = self._input(given, sizes)
-        if not sizes:  # with sizes given for free dimensions, the exporter's shapes no longer hold
+        if not sizes:  # given sizes of free dimensions invalidate the exporter's shapes
             self._declare(main)
         results = self._run(main, values, "")
         producer = f"{self.model.producer_name} {self.model.producer_version}".strip()
@@ -282,7 +282,7 @@ class _OnnxWalk:
     def _run(
         self, graph: onnx.GraphProto, values: dict[str, OnnxValue], prefix: str
     ) -> Sequence[OnnxValue]:
-        """The results of a graph whose inputs and outer names have these values."""
+        """Return the results of a graph; ``values`` are those of its inputs and outer names."""
         for i, node in enumerate(graph.node):
             self._node(node, values, f"{prefix}{node.name or f'{node.op_type}_{i}'}"[:200])
         missing = [given.name for given in graph.output if given.name not in values]
@@ -344,8 +344,8 @@ class _OnnxWalk:
         values.update(found)
 
     def _fixed(self, node: onnx.NodeProto, given: Mapping[str, OnnxValue]) -> str:
-        """Return a hint at the sizes that the file fixes, where those that were given do not fit:
-        of the node's values, or else of the model's.
+        """Return a hint at the sizes that the file fixes, for given sizes that do not fit: those of
+        the node's values, or else of the model's.
         """
         main = self.model.graph
         if not any(_is_free(dim) for one in main.input for dim in one.type.tensor_type.shape.dim):
@@ -396,8 +396,8 @@ class _OnnxWalk:
         values: Mapping[str, OnnxValue],
         where: str,
     ) -> Sequence[OnnxValue]:
-        """The outputs of an ``If``: those of the branch that its condition chooses, or of the
-        larger one if it depends on data.
+        """Return the outputs of an ``If``: those of the branch that its condition chooses, or of
+        the larger one if it depends on data.
         """
         ways = [attributes.get("then_branch"), attributes.get("else_branch")]
         first, second = ways
@@ -437,7 +437,7 @@ class _OnnxWalk:
         flops: int | None,
     ) -> None:
         """Give every output its tensor, as a view or as the result of an op. ``flops`` are those of
-        an operator that is not ONNX's own.
+        an operator outside the ONNX standard.
         """
         first = inputs[0] if inputs else None
         if (
@@ -479,8 +479,8 @@ class _OnnxWalk:
 def _contributed(
     node: onnx.NodeProto, inputs: Sequence[OnnxValue | None], attributes: Mapping[str, Any]
 ) -> Answer | None:
-    """Return what is known of an operator of onnxruntime, some of which it has among those of
-    ONNX.
+    """Return the result shapes and FLOP of an operator of onnxruntime; some of these are in ONNX's
+    own domain.
     """
     if node.domain != "com.microsoft" and not (
         node.domain in _OWN and node.op_type.endswith("LayerNormalization")
@@ -493,8 +493,8 @@ def _contributed(
 
 
 def _element(operator: str, inputs: Sequence[OnnxValue | None]) -> int:
-    """The element type of what an operator of onnxruntime returns: that of the first input with
-    decimals.
+    """The element type of an onnxruntime operator's result: that of the first
+    floating-point input.
     """
     elements = [value.element for value in inputs if value is not None]
     if operator == "QuantizeLinear":
@@ -509,7 +509,7 @@ def _label(given: onnx.ValueInfoProto, axis: int) -> str:
 
 
 def _shape_text(given: onnx.ValueInfoProto) -> str:
-    """The shape that a model says of a value, with the names of free sizes: ``[batch, 3, 224,
+    """The shape that a model declares for a value, with the names of free sizes: ``[batch, 3, 224,
     224]``.
     """
     sizes = (
@@ -520,13 +520,13 @@ def _shape_text(given: onnx.ValueInfoProto) -> str:
 
 
 def _is_free(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    """Return whether a size is free; some exporters write -1 for that."""
+    """Return whether a size is free; some exporters write -1 for it."""
     return not dim.HasField("dim_value") or dim.dim_value == -1
 
 
 def _sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> Mapping[str, int]:
-    """The sizes of the inputs' free dimensions. Raises :class:`InputError` for one without a size,
-    and for unknown ``dims``.
+    """Return the sizes of the inputs' free dimensions. Raises :class:`InputError` for one without a
+    size, and for unknown ``dims``.
     """
     held = {tensor.name for tensor in graph.initializer}
     free: dict[str, None] = {}

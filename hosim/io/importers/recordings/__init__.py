@@ -1,4 +1,6 @@
-"""Recordings of profilers, and measured times of kernels: Kineto, Nsight Systems, tables."""
+"""Readers of profilers' recordings (Kineto, Nsight Systems) and of tables of measured
+kernel times.
+"""
 
 from typing import TYPE_CHECKING
 

@@ -1,10 +1,10 @@
-"""Tables of measured kernel times: rows of sizes and microseconds, as :class:`KernelTable` by
-class, dtype and machine.
+"""Tables of measured kernel times: rows of sizes and microseconds, kept as a :class:`KernelTable`
+for each class, dtype and machine.
 
-Read from CSV files, compressed or not, and from Parquet files, in three layouts that their columns
-tell apart: hosim's own (``kernel``, ``dtype``, the sizes of the class, ``latency_us``), one file
-for each kind of kernel with a column ``machine`` and short names, and the files of aiconfigurator
-with their longer names and ``latency`` in milliseconds.
+They are read from CSV files, compressed or not, and from Parquet files. Their columns tell three
+layouts apart: hosim's own (``kernel``, ``dtype``, the sizes of the class, ``latency_us``); one file
+for each kind of kernel, with a column ``machine`` and short names; and the files of aiconfigurator,
+with longer names and ``latency`` in milliseconds.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ DTYPE_NAMES = {
     "w4afp8": "int4_weights_fp8",
     **{name: name for name in DTYPES},
 }
-"""The labels of dtypes in files."""
+"""hosim's names of dtypes, by their labels in files."""
 
 
 def table_frame(source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
-    """The rows of a file, CSV or Parquet, as texts. Raises :class:`InputError`."""
+    """Return the rows of a CSV or Parquet file as texts. Raises :class:`InputError`."""
     content = read_bytes(source)
     if content.startswith(PARQUET):
         return _parquet(content, source, tell)
@@ -90,8 +90,8 @@ def table_frame(source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
 
 
 def _parquet(content: bytes, source: str, tell: Callable[[str], None]) -> pandas.DataFrame:
-    """The rows of a Parquet file as texts, of kernels in CUDA graphs where the file has both them
-    and launched ones.
+    """Return the rows of a Parquet file as texts. If it has kernels in CUDA graphs, eager launches
+    are omitted; so are dtypes that hosim has no kernels for.
     """
     if find_spec("pyarrow") is None:
         raise InputError(
@@ -99,7 +99,7 @@ def _parquet(content: bytes, source: str, tell: Callable[[str], None]) -> pandas
             source=source,
         )
     from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile  # here, as it takes long to import
+    from pyarrow.parquet import ParquetFile  # imported here because the import is slow
 
     try:
         with ParquetFile(io.BytesIO(content)) as file:
@@ -133,7 +133,7 @@ def _parquet(content: bytes, source: str, tell: Callable[[str], None]) -> pandas
 
 @dataclass(frozen=True, eq=False)
 class TableColumns:
-    """The columns of a file, checked as they are read."""
+    """The columns of a file, which are checked when they are read."""
 
     frame: pandas.DataFrame
     source: str
@@ -143,7 +143,9 @@ class TableColumns:
         return name in self.frame
 
     def numbers(self, name: str, least: float = 0.0) -> Array:
-        """A column of numbers from ``least`` on. Raises :class:`InputError` with the line."""
+        """Return a column of numbers that are at least ``least``. Raises :class:`InputError` with
+        the line.
+        """
         values: Array = pandas.to_numeric(self.frame[name], errors="coerce").to_numpy(float)
         wrong = np.flatnonzero(~((values >= least) & (values < 1e15)))
         if len(wrong):
@@ -155,7 +157,9 @@ class TableColumns:
         return values
 
     def known(self, name: str, names: Mapping[str, str], default: str = "") -> npt.NDArray[np.str_]:
-        """A column of names, each by what hosim calls it."""
+        """Return a column of names, translated by ``names``. Raises :class:`InputError` with the
+        line.
+        """
         column = (
             self.frame[name] if self.has(name) else pandas.Series(default, index=self.frame.index)
         )
@@ -173,8 +177,8 @@ class TableColumns:
 def check_sizes(
     kernel: str, sizes: Mapping[str, Array], chosen: npt.NDArray[np.bool_], source: str
 ) -> None:
-    """Raise :class:`InputError` for sizes that no kernel of the class has; ``chosen`` are the lines
-    of the file that they are from.
+    """Raise :class:`InputError` for sizes that no kernel of the class can have; ``chosen`` marks
+    the lines of the file that they are from.
     """
     wrong = first_wrong(kernel, sizes)
     if wrong is not None:
@@ -188,8 +192,8 @@ def check_sizes(
 class KernelTable:
     """Measured times of one class of kernels in one dtype on one machine.
 
-    ``distribution`` is how tokens spread over experts (``uniform`` for all but mixtures), ``sizes``
-    are those of the class, by name.
+    ``distribution`` says how tokens are spread over experts (``uniform`` for all classes but
+    mixtures of experts). ``sizes`` has the columns of sizes by name.
     """
 
     machine: str
@@ -203,7 +207,7 @@ class KernelTable:
         return len(self.latency_us)
 
     def part(self, chosen: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> KernelTable:
-        """The rows that ``chosen``, a mask or positions, has."""
+        """Return the rows that ``chosen`` selects, a mask or positions."""
         sizes = {name: values[chosen] for name, values in self.sizes.items()}
         return KernelTable(
             self.machine, self.kernel, self.dtype, self.distribution, sizes, self.latency_us[chosen]
@@ -223,12 +227,12 @@ def read_kernel_tables(
     tell: Callable[[str], None] = lambda said: None,
     model: Mapping[str, Any] | None = None,
 ) -> list[KernelTable]:
-    """The tables in a file. Raises :class:`InputError` for other columns, and for a size or a time
-    that is no number above 0.
+    """Return the tables in a file. Raises :class:`InputError` for other columns, and for a size or
+    a time that is not a number above 0.
 
-    Of a Parquet file rows in dtypes that hosim has no kernels for are left out, and ``tell`` is
-    told how many. With a ``model``, parameters of a builder, the file has the times of its layers
-    (:func:`kernels_of_layers`).
+    Rows of a Parquet file in dtypes that hosim has no kernels for are omitted, and ``tell`` gets
+    their number. With ``model``, the parameters of a builder, the file has the times of that
+    model's layers (:func:`kernels_of_layers`).
     """
     source = os.fspath(path)
     if model is not None:
@@ -266,7 +270,9 @@ def read_kernel_tables(
 
 
 def _headed(source: str, tell: Callable[[str], None]) -> tuple[pandas.DataFrame, str, str]:
-    """The rows of a file, its column of times, and the kind of table that its columns are."""
+    """Return the rows of a file, the name of its column of times, and the kind of table by its
+    columns.
+    """
     frame = table_frame(source, tell)
     time = next((name for name in ("latency_us", "latency") if name in frame), None)
     if time is None and {"time_us"} < set(frame.columns):
@@ -304,8 +310,8 @@ Sorted = Iterator[
         str, npt.NDArray[np.str_], npt.NDArray[np.str_], Mapping[str, Array], npt.NDArray[np.bool_]
     ]
 ]
-"""For each class: its name, each row's dtype and distribution, the sizes, and which rows are its
-own.
+"""For each class: its name, the dtype and distribution of each row, the sizes, and a mask of its
+rows.
 """
 
 
@@ -363,8 +369,8 @@ def _distributions(columns: TableColumns) -> npt.NDArray[np.str_]:
 
 
 def _attention(columns: TableColumns) -> Sorted:
-    """Prefill rows count ``isl`` queries; generation rows have ``isl + step`` keys, the new one
-    among them.
+    """Sort the rows into prefill, with ``isl`` queries, and generation, with ``isl + step`` keys,
+    which include the new one.
     """
     dtypes, kv_dtypes = (
         columns.known("dtype", DTYPE_NAMES),
@@ -409,8 +415,9 @@ def _moe(columns: TableColumns) -> Sorted:
 
 
 def _collective(columns: TableColumns) -> Sorted:
-    """Messages are counted in elements; int8 has one byte. The custom kernel's times are those of
-    messages that it can have taken.
+    """Sort the rows by collective. Sizes of messages are in elements, of one byte for int8 and two
+    otherwise. All-reduces below the custom kernel's limit count as that kernel's unless NCCL ran
+    them.
     """
     one_byte = (columns.frame["dtype"] == "int8").to_numpy(bool)
     sizes = {
@@ -443,7 +450,7 @@ _READERS: Mapping[str, Callable[[TableColumns], Sorted]] = {
 
 
 def _kind(has: set[str]) -> str | None:
-    """Return the one of :data:`_READERS` that a file with these columns is for."""
+    """Return the key of :data:`_READERS` for a file with these columns; None if there is none."""
     if {"kernel", "dtype"} <= has:
         return "hosim"
     needed = {
@@ -457,7 +464,7 @@ def _kind(has: set[str]) -> str | None:
 
 
 def measured_times(table: KernelTable, file: str) -> MeasuredTimes:
-    """A table as part of a profile, read from ``file``."""
+    """Return a table, read from ``file``, as part of a profile."""
     columns = [table.sizes[name].astype(np.int64).tolist() for name in CLASSES[table.kernel].sizes]
     rows = tuple(zip(*columns, strict=True))
     return MeasuredTimes(
@@ -466,8 +473,8 @@ def measured_times(table: KernelTable, file: str) -> MeasuredTimes:
 
 
 def tables_text(tables: Sequence[KernelTable]) -> str:
-    """Tables in hosim's own layout: one header with all sizes of their classes, then a line for
-    each row.
+    """Return tables as text in hosim's own layout: one header with the sizes of all classes, then a
+    line for each row.
     """
     sizes = list(dict.fromkeys(name for table in tables for name in CLASSES[table.kernel].sizes))
     lines = [csv_line(("machine", "kernel", "dtype", "distribution", *sizes, "latency_us"))]
@@ -483,8 +490,9 @@ def tables_text(tables: Sequence[KernelTable]) -> str:
 def of_machine(
     tables: Sequence[KernelTable], machine: str | None, option: str
 ) -> list[KernelTable]:
-    """The tables of one machine; ``None``: the only one there is. Raises :class:`InputError`, which
-    names ``option``, otherwise.
+    """Return the tables of one machine; ``None`` means the only machine. Raises
+    :class:`InputError`, which names ``option``, if there is no such machine or if there are several
+    to choose from.
     """
     machines = sorted({table.machine for table in tables})
     if machine is None and len(machines) == 1:
@@ -501,8 +509,8 @@ def of_machine(
 
 # -- tables of the times of one model's layers
 # --------------------------------------------------------------------------------------------------
-# As the profiler of LLMServingSim records them (casys-kaist/LLMServingSim, MIT): the kernels among
-# them, with their sizes by the model. ``kernels_dense.csv`` has ``layer``, ``tokens`` and
+# The profiler of LLMServingSim (casys-kaist/LLMServingSim, MIT) records them. The model gives the
+# sizes of the kernels among these layers. ``kernels_dense.csv`` has ``layer``, ``tokens`` and
 # ``time_us``, ``kernels_per_sequence.csv`` ``layer``, ``sequences`` and ``time_us``,
 # ``kernels_attention.csv`` ``prefill_chunk``, ``kv_prefill``, ``n_decode``, ``kv_decode`` and
 # ``time_us``.
@@ -510,19 +518,20 @@ def of_machine(
 _COUNTS = ("tokens", "sequences")
 _ATTENTION = ("prefill_chunk", "kv_prefill", "n_decode", "kv_decode")
 Timed = tuple[str, Mapping[str, Array], Array]
-"""A class of kernels, the sizes of some of it, and microseconds."""
+"""A class of kernels, columns of its sizes by name, and microseconds."""
 _STEP = {"phase": "prefill", "sequence": 16, "layers": 1, "merged": True, "fused": True}
 
 
 def kernels_of_layers(
     columns: TableColumns, model: Mapping[str, Any], tell: Callable[[str], None]
 ) -> list[Timed]:
-    """The class, the sizes and the times of each product and of attention in a table of layers.
+    """Return the class, the sizes and the times of each product and of attention in a table of
+    layers.
 
-    ``model`` has the parameters of a builder (:func:`hosim.io.models.builder.build`), with ``tensor``
-    if several devices shared a layer. ``tell`` is told of layers that are none of hosim's classes
-    of kernels, and how many rows have prompts beside sequences that decode. Raises
-    :class:`InputError` for other columns, and where nothing is left.
+    ``model`` has the parameters of a builder (:func:`hosim.io.models.builder.build`), with
+    ``tensor`` if several devices shared a layer. ``tell`` is told which layers belong to none of
+    hosim's classes of kernels, and how many rows have prompts beside sequences that decode. Raises
+    :class:`InputError` for other columns, and if no row is left.
     """
     count = next((name for name in _COUNTS if columns.has(name)), "")
     if columns.has("time_us") and columns.has("layer") and count:
@@ -544,7 +553,9 @@ def kernels_of_layers(
 
 
 def _kernels_of_a_layer(model: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """The last part of the name, the class and the sizes of each kernel of a layer and the head."""
+    """Yield the last part of the name, the class and the sizes of each kernel of one layer and the
+    head.
+    """
     for op in build("layer", {**model, **_STEP}).ops:
         if op.kernel:
             yield op.name.rpartition(".")[2], op.kernel, op.sizes

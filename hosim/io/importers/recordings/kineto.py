@@ -2,7 +2,7 @@
 called, what was allocated.
 
 ``trace = read_kineto(path)`` understands the schema of 2021 (capitalised categories, whole
-microseconds) and those since, on CUDA and on HIP. Everything is frozen
+microseconds) and later ones, on CUDA and on HIP. Everything is frozen
 (:mod:`hosim.io.importers.recordings.kineto_events`), in tuples sorted by start; times are whole
 nanoseconds since the recording's first entry (``trace.origin_ns`` is that entry's own clock), sizes
 bytes::
@@ -57,7 +57,7 @@ _LARGEST = 1 << 53  # microseconds: 285 years
 _LARGEST_SIZE, _LARGEST_TOTAL = (
     1 << 42,
     1 << 62,
-)  # bytes: a million of the former are no more than the latter
+)  # bytes; a million of the largest sizes do not exceed the largest total
 _NO_ID = (-1, (1 << 32) - 1)
 _CATEGORIES = {
     "kernel": "op",
@@ -99,10 +99,10 @@ _SHORT_COPY = re.compile(r"\b(?:Copy)?(D|H|Device|Host)[tT]o(D|H|Device|Host)")
 
 
 def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
-    """The recording at ``path`` (plain or gzip).
+    """Read the recording at ``path`` (plain or gzip).
 
-    Raises :class:`InputError` for a file that is damaged, with the place in it, and for a recording
-    in which no device did anything.
+    Raises :class:`InputError` for a damaged file, with the place in it, and for a recording in
+    which no device did anything.
     """
     source = os.fspath(path)
     try:
@@ -120,8 +120,8 @@ def read_kineto(path: str | os.PathLike[str]) -> KinetoTrace:
 
 
 def parse_kineto(document: object, name: str) -> KinetoTrace:
-    """The recording in a parsed trace. Fractions of a microsecond may be ``Decimal`` (exact) or
-    ``float``. Raises :class:`InputError`.
+    """Return the recording in a parsed trace. Fractions of a microsecond may be ``Decimal`` (exact)
+    or ``float``. Raises :class:`InputError`.
     """
     listed = document.get("traceEvents") if isinstance(document, dict) else None
     if not isinstance(document, dict) or not isinstance(listed, list):
@@ -167,7 +167,7 @@ def _at(position: int, read: Callable[P, T], *args: P.args, **kwargs: P.kwargs) 
 
 
 def _what(raw: Any) -> str:
-    """Return the reader's list that an entry belongs to; empty if to none."""
+    """Return the name of the reader's list that an entry belongs to; empty if there is none."""
     if not isinstance(raw, dict):
         raise TypeError("expected an object")
     phase = raw.get("ph")
@@ -186,8 +186,8 @@ def _nanoseconds(microseconds: Any) -> int:
 
 
 def _whole(args: Mapping[str, Any], key: str, largest: int = 1 << 64) -> int | None:
-    """A whole number below ``largest`` either way (some are written as text); None if it is
-    missing.
+    """Return a whole number whose magnitude is below ``largest`` (some are written as text); None
+    if it is missing.
     """
     value: Any = args.get(key)
     if isinstance(value, str) and value.isdecimal() and len(value) < 20:
@@ -198,7 +198,7 @@ def _whole(args: Mapping[str, Any], key: str, largest: int = 1 << 64) -> int | N
 
 
 def _id(args: Mapping[str, Any], key: str) -> int | None:
-    """The number of a stream, device or call; None if it is missing, or if it means missing."""
+    """The number of a stream, device or call; None if it is missing or has the value for "none"."""
     value = _whole(args, key)
     return None if value in _NO_ID else value
 
@@ -228,7 +228,7 @@ def _extent(raw: object) -> tuple[int, ...]:
 
 
 def _listed(raw: object, depth: int = 0) -> tuple[Any, ...]:
-    """A list and the lists in it, to the depth of a list of tensors' shapes, as tuples."""
+    """Return a list as nested tuples, at most as deep as a list of tensors' shapes."""
     if not isinstance(raw, list) or depth > 3:
         return ()
     return tuple(_listed(item, depth + 1) if isinstance(item, list) else item for item in raw)
@@ -254,7 +254,7 @@ def call_role(name: str) -> Role:
 
 
 class _Reader:
-    """Turns raw entries into data, on a clock that begins at ``origin``."""
+    """Turns raw entries into data. Times count from ``origin``."""
 
     def __init__(self, origin: int) -> None:
         self._origin = origin
@@ -271,8 +271,8 @@ class _Reader:
         ] = {}  # grid and block of a launch on HIP, by correlation
 
     def read(self, what: str, raw: Mapping[str, Any], flow: int | None = None) -> None:
-        """Add one entry of the list that `_what` names; ``flow`` is the number of an arrow that
-        stands for its correlation.
+        """Add an entry to the list named ``what`` (see `_what`). ``flow`` is the number of an arrow
+        that replaces the entry's correlation.
         """
         if what == "memory":
             self._memory.append(self._memory_event(raw))
@@ -423,15 +423,15 @@ def _collective(args: Mapping[str, Any]) -> Collective | None:
 
 
 def _by_start(entry: DeviceOp | HostCall | CpuOp | SyncRecord | Annotation) -> tuple[int, int]:
-    """The order by start, the longer one first, because it encloses the other."""
+    """The order by start; the longer of two comes first, because it encloses the other."""
     return entry.start_ns, -entry.end_ns
 
 
 def _nested(
     cpu_ops: Sequence[CpuOp], calls: Sequence[HostCall]
 ) -> tuple[tuple[CpuOp, ...], tuple[HostCall, ...]]:
-    """Ops with the op that called them, and calls with the innermost op around them, by the times
-    on their thread.
+    """Return ops with the op that called them, and calls with the innermost op around them, by the
+    times on their threads.
     """
     stacks: dict[str, list[int]] = {}
 
@@ -471,20 +471,20 @@ def _devices(listed: object) -> Mapping[int, DeviceInfo]:
 
 
 _Entry = tuple[int, Mapping[str, Any], str]
-"""Where an entry stands in a trace, the entry, and what it is to the reader."""
+"""The position of an entry in a trace, the entry, and the reader's list that it belongs to."""
 
 
 # -- launches by arrows ----------------------------------------------------------------------------
-# The call that launched each op, by the arrows of a trace (``ac2g`` flow events), where it has no
-# correlation numbers.
+# If a trace has no correlation numbers, its arrows (``ac2g`` flow events) tell which call
+# launched each op.
 #
-# An arrow has an id, and begins (``s``) and ends (``f``) at a place: a process, a thread and a
-# time, which lies in the entry that is meant.
+# An arrow has an id, a beginning (``s``) and an end (``f``). Each of the two has a process, a
+# thread and a time that lies within the call or op that it belongs to.
 
 
 def flow_ids(kept: Sequence[_Entry], listed: Iterable[object]) -> Mapping[int, int]:
-    """The number of the arrow at each call and op, by its place in the trace; nothing if any op has
-    a correlation of its own.
+    """Return the number of the arrow at each call and op, by its position in the trace; nothing if
+    any op has a correlation of its own.
     """
     ops = [entry for entry in kept if entry[2] == "op"]
     if any(isinstance(raw.get("args"), dict) and "correlation" in raw["args"] for _, raw, _ in ops):
@@ -502,8 +502,8 @@ def flow_ids(kept: Sequence[_Entry], listed: Iterable[object]) -> Mapping[int, i
     both = {number for number, _, _ in begins} & {
         number for number, _, _ in ends
     }  # a launched graph has one begin and many ends
-    # an arrow at the very start of an entry is its own; one that lies within may be that of a short
-    # one beside it
+    # an arrow at the exact start of an entry belongs to it; one within an entry may belong to a
+    # short neighbour
     return {
         position: number
         for number, position, _ in sorted((*begins, *ends), key=itemgetter(2))
@@ -512,7 +512,7 @@ def flow_ids(kept: Sequence[_Entry], listed: Iterable[object]) -> Mapping[int, i
 
 
 class _Places:
-    """Entries by process and thread, in order of time."""
+    """Entries by process and thread, sorted by time."""
 
     def __init__(self, entries: Iterable[_Entry]) -> None:
         self._by_thread: defaultdict[tuple[str, str], list[tuple[Any, Any, int]]] = defaultdict(
@@ -527,8 +527,8 @@ class _Places:
             found.sort()
 
     def covering(self, raw: Mapping[str, Any]) -> tuple[int, bool] | None:
-        """Return the position of the last entry that begins on the arrow's thread before its time
-        and ends after it, and whether it begins then.
+        """Return the position of the last entry on the arrow's thread whose time covers the
+        arrow's, and whether the entry begins at that time; None if there is no such entry.
         """
         found, time = self._by_thread.get(_thread_of(raw), []), _time(raw, "ts")
         at = 0 if time is None else bisect_right(found, time, key=itemgetter(0))
@@ -540,7 +540,9 @@ class _Places:
 
 
 def _place(places: _Places, arrows: Iterable[Mapping[str, Any]]) -> list[tuple[int, int, bool]]:
-    """The id of each arrow, where its entry stands, and whether the entry begins there."""
+    """Return the id of each arrow that lies in an entry, the entry's position, and whether the
+    entry begins at the arrow's time.
+    """
     found = ((raw["id"], places.covering(raw)) for raw in arrows)
     return [(number, *place) for number, place in found if place is not None]
 
@@ -550,7 +552,7 @@ def _thread_of(raw: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _time(raw: Mapping[str, Any], key: str) -> Any:
-    """A number of microseconds; None for anything else."""
+    """Return a number of microseconds; None for anything else."""
     value = raw.get(key)
     return (
         None

@@ -1,20 +1,20 @@
 """Memory that was allocated before a recording, as tensors: those that operators' arguments show,
-or that an execution trace beside the recording names.
+or that an execution trace of the run names.
 
-An argument that a product, a convolution, a norm or an embedding takes where its weights are, and
-whose bytes are those of no block of the recording, was allocated before. Which of them are one
-tensor follows from the modules around the operators, if Python stacks were recorded
-(``with_modules`` or ``with_stack``); of gradients from the sequence numbers that they share with
-the operators going forward; else from the order in which they come in an iteration, each another
-tensor. Ops that were launched before the recording, at its begin, are the end of an iteration if
-they are those at its end: then they use what these use. If the tensors found that way have more
-bytes than there were, an embedding and a product of the same extents are taken to share one; if
-that does not suffice, nothing is known.
+An argument of a product, a convolution, a norm or an embedding was allocated before if it is in a
+weight's position and its bytes match no block of the recording. Arguments are grouped into tensors
+by the modules around the operators, if Python stacks were recorded (``with_modules`` or
+``with_stack``). Gradients share sequence numbers with the operators of the forward pass. Otherwise
+the order within an iteration decides, and each argument there is another tensor. Ops at the
+beginning that were launched before the recording are the end of an iteration if they equal the
+recording's last ops; then they use the same tensors. If the tensors found have more bytes than were
+allocated, an embedding and a product of the same extents are assumed to share one; if that does not
+suffice, none is returned.
 
-An execution trace has the ids of the storages that each operator uses. Both list the operators of a
-thread in the order of their calls; where a thread of the one calls what a thread of the other does,
-the calls are the same. A storage that an operator takes, and that none has returned before, was
-there before the recording.
+An execution trace has the ids of the storages that each operator uses. Both files list the
+operators of a thread in the order of their calls. Two threads match if they call the same
+operators; then their calls are the same. A storage was there before the recording if an operator
+takes it and none has returned it before.
 """
 
 from bisect import bisect_right
@@ -46,8 +46,8 @@ _ON_LISTS = ("_foreach_", "_fused_adam", "_fused_sgd")
 
 @dataclass(frozen=True, slots=True)
 class StrangeArgument:
-    """An argument whose bytes are those of no block: the place of its op in program order, its
-    operator, its position and its bytes.
+    """An argument whose bytes match no block: the place of its op in program order, its operator,
+    its position and its bytes.
     """
 
     place: int
@@ -74,8 +74,8 @@ def tensors_before(
     strange: Sequence[StrangeArgument],
     resident_bytes: int,
 ) -> tuple[BeforeTensor, ...]:
-    """The tensors that these arguments show, which have at most ``resident_bytes``; empty if that
-    leads to a contradiction.
+    """Return the tensors that these arguments show, which have at most ``resident_bytes``; empty if
+    they would have more.
 
     ``order`` has the positions of ops in program order.
     """
@@ -92,8 +92,8 @@ def tensors_before(
 
 
 def ended_before(trace: KinetoTrace, order: Sequence[int]) -> int:
-    """Return the number of ops at the start, without a recorded launch, that are the end of an
-    iteration like the one that ends the recording; 0 if not.
+    """Return the number of ops without a recorded launch that begin the recording and end an
+    iteration like its last one; 0 if there are none.
     """
     count = next(
         (place for place, i in enumerate(order) if trace.ops[i].call is not None), len(order)
@@ -133,8 +133,8 @@ def _tensors(wanted: Sequence[StrangeArgument], keys: Sequence[_Key]) -> tuple[B
 
 
 def _keys(trace: KinetoTrace, wanted: Sequence[StrangeArgument]) -> list[_Key]:
-    """Return the key of each argument, which two share that are one tensor: where they were found,
-    a name, the extents, and which one of several.
+    """Return a key for each argument; arguments of one tensor share a key. A key has where the
+    argument was found, a name, the extents, and a number among several of these.
     """
     modules = _Modules(trace.modules)
     steps = sorted({a.start_ns for a in trace.annotations if a.name.startswith("ProfilerStep#")})
@@ -175,7 +175,9 @@ def _keys(trace: KinetoTrace, wanted: Sequence[StrangeArgument]) -> list[_Key]:
 def _tied(
     trace: KinetoTrace, wanted: Sequence[StrangeArgument], keys: Sequence[_Key]
 ) -> list[_Key]:
-    """The keys if an embedding and a product of the same extents share their weights."""
+    """Return the keys under which an embedding and a product of the same extents share their
+    weights.
+    """
     lookups = {
         _extents(trace.cpu_ops[a.operator], a.index): key
         for a, key in zip(wanted, keys, strict=True)
@@ -188,12 +190,12 @@ def _tied(
 
 
 def _extents(operator: CpuOp, index: int) -> tuple[int, ...]:
-    """The extents of an argument, in any order: products take weights transposed."""
+    """The extents of an argument, sorted because products take weights transposed."""
     return tuple(sorted(operator.shapes[index]))
 
 
 def _sequence(trace: KinetoTrace, at: int) -> int | None:
-    """The sequence number of an operator, or of the next one around it that has one."""
+    """The sequence number of an operator, or of the innermost one around it that has one."""
     return next(
         (
             n
@@ -212,7 +214,9 @@ def _in_gradient(trace: KinetoTrace, at: int) -> bool:
 
 
 class _Modules:
-    """The innermost module around an operator, by the times on its thread. Asked in any order."""
+    """The innermost module around an operator, by the times on its thread. Operators may come in
+    any order.
+    """
 
     def __init__(self, modules: Sequence[Annotation]) -> None:
         self._by_thread: defaultdict[str, list[Annotation]] = defaultdict(list)
@@ -239,7 +243,7 @@ class _Modules:
 
 
 _SAME = 0.95
-"""The share of a thread's calls that have the same name in both."""
+"""The share of a thread's calls that must have the same name in both files."""
 
 
 def storages_before(
@@ -249,13 +253,13 @@ def storages_before(
     resident_bytes: int,
     freed: Sequence[tuple[int, int]],
 ) -> tuple[BeforeTensor, ...]:
-    """The storages from before, with the places of the ops that use them (``order`` has the
+    """Return the storages from before, with the places of the ops that use them (``order`` has the
     positions of ops in program order).
 
     ``freed`` has the bytes of each block that the recording frees, and the place of the last op
-    before that: a storage of as many bytes that no later op uses is taken to be that block, which
+    before that. A storage of the same size that no later op uses is assumed to be that block, which
     is a tensor already. Raises :class:`InputError` if the calls are not those of the recording, or
-    if the storages have more bytes than there were.
+    if the storages have more bytes than were allocated.
     """
     call_of = _same_calls(trace, calls)
     taken, sizes = _taken(calls)
@@ -286,7 +290,9 @@ def storages_before(
 
 
 def _same_calls(trace: KinetoTrace, calls: Sequence[RecordedCall]) -> Mapping[int, int]:
-    """The position of the call of each operator, by the operator's position."""
+    """Return the position of each operator's call, by the operator's position. Raises
+    :class:`InputError` for a thread without a counterpart.
+    """
     launching = {
         trace.cpu_ops[call.cpu_op].thread
         for call in trace.calls
@@ -318,7 +324,9 @@ def _same_calls(trace: KinetoTrace, calls: Sequence[RecordedCall]) -> Mapping[in
 
 
 def _taken(calls: Sequence[RecordedCall]) -> tuple[Mapping[int, tuple[int, ...]], Sequence[int]]:
-    """The storages from before that each call takes, by numbers, and the bytes of each."""
+    """Return the numbers of the storages from before that each call takes, and the
+    bytes of each.
+    """
     now: dict[int, int | None] = {}  # by id; None for a storage that was made since
     sizes: list[int] = []
     taken: dict[int, tuple[int, ...]] = {}

@@ -22,15 +22,15 @@ Role = Literal[
     "other",
 ]
 MODULE = "nn.Module: "
-"""The beginning of the name of a module's call."""
+"""The prefix of the name of a module's call."""
 Shape = tuple[Any, ...]
 """The dimensions of a tensor, or of each tensor of a list."""
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """The profiler's data on a collective: its name, its process group with its ranks, and its
-    number in that group if it has one.
+    """The profiler's data on a collective: its name, its process group and ranks, and its number in
+    the group if it has one.
     """
 
     name: str
@@ -64,8 +64,8 @@ class DeviceOp:
     shared_bytes: int | None = None
     collective: Collective | None = None
     migration: bool = False
-    """True for pages of managed memory that follow whoever touches them, which no program asked
-    to copy.
+    """True for pages of managed memory that move to the processor which touches them; no program
+    requested these copies.
     """
 
     @property
@@ -107,9 +107,9 @@ class HostCall:
 class CpuOp:
     """An operator on the host. ``parent`` is the position of the op that called it.
 
-    ``shapes`` and ``dtypes`` (as recorded) have one entry per argument, and so has ``concrete``, as
-    text: numbers and lists of them. ``sequence`` is the number that an operator shares with its
-    gradient.
+    ``shapes``, ``dtypes`` (as recorded) and ``concrete`` have one entry per argument; ``concrete``
+    has numbers and lists of them as text. An operator and its gradient share the number
+    ``sequence``.
     """
 
     name: str
@@ -130,11 +130,11 @@ class CpuOp:
 
 @dataclass(frozen=True, slots=True)
 class SyncRecord:
-    """The wait of a call (of the same ``correlation``). ``stream`` is the waiting stream; None if
+    """The wait of a call with the same ``correlation``. ``stream`` is the waiting stream; None if
     the host or every stream waits.
 
-    ``on_stream`` and ``record`` are the stream on which the event was recorded, and the correlation
-    of the call that recorded it.
+    ``on_stream`` is the stream on which the event was recorded, ``record`` the correlation of the
+    call that recorded it.
     """
 
     name: str
@@ -177,7 +177,7 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """An accelerator as the profiler lists it; threads, registers and shared memory are those of a
+    """An accelerator as the profiler lists it. Threads, registers and shared memory are per
     multiprocessor.
     """
 
@@ -191,7 +191,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True)
 class KinetoTrace:
-    """A recording, as :mod:`hosim.io.importers.recordings.kineto` describes it."""
+    """A recording; :mod:`hosim.io.importers.recordings.kineto` describes its fields."""
 
     name: str
     origin_ns: int
@@ -219,7 +219,7 @@ class KinetoTrace:
 
     @property
     def span_ns(self) -> int:
-        """The time from the first start of an op to the last end."""
+        """The time from the first start of an op to the last end of one."""
         return max(op.end_ns for op in self.ops) - min(op.start_ns for op in self.ops)
 
     def operator_at(self, op: DeviceOp) -> int | None:
@@ -227,8 +227,8 @@ class KinetoTrace:
         return self.calls[op.call].cpu_op if op.call is not None else None
 
     def operators_around(self, at: int | None) -> Iterator[int]:
-        """The position of an operator, and those of the operators that called it, from the inside
-        to the outside; nothing for None.
+        """Yield the position of an operator, then those of the operators that called it, from the
+        inside to the outside; nothing for None.
         """
         while at is not None:
             yield at
@@ -236,7 +236,7 @@ class KinetoTrace:
 
     @property
     def device_name(self) -> str | None:
-        """The name of the busiest device, if the trace has it."""
+        """The name of the busiest device; None if the trace does not have it."""
         used = [op.device for op in self.ops]
         busiest = max(dict.fromkeys(used), key=used.count, default=0)
         info = self.devices.get(busiest) or next(iter(self.devices.values()), None)

@@ -2,10 +2,10 @@
 
 Newer schemas record them. If a schema does not say which streams a ``StreamWaitEvent`` joins, they
 are inferred: the stream on which the calling thread launches next waits for the other stream on
-which it launched last. A CUDA graph may run on streams of its own; it is ordered on the stream into
-which it is launched, which is taken to be the one on which the thread launched before. A wait that
-the recording contradicts, because the op started or the call returned before the awaited work had
-ended, is dropped and counted: ``cudaFree(nullptr)`` waits for nothing.
+which it launched last. A CUDA graph may run on its own streams. It is ordered on the stream that it
+is launched on, which is assumed to be the thread's previous one. A wait is dropped and counted if
+the recording contradicts it, because the op started or the call returned before the awaited work
+had ended: ``cudaFree(nullptr)`` waits for nothing.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,11 +19,11 @@ from hosim.base.groups import grouped
 from hosim.io.importers.recordings.kineto_events import DeviceOp, HostCall, KinetoTrace, SyncRecord
 
 StreamId = tuple[int, int]
-"""Device and stream."""
+"""A device and a stream."""
 
 BEFORE_RECORDING = -1
 CLOCK_STEP_NS = 2_000
-"""Two instants of a recording that are no further apart may be the same one."""
+"""Two instants of a recording may be the same one if they are at most this far apart."""
 _CLOCKS_APART_NS = 50_000
 """The largest assumed difference between the clocks of host and device."""
 
@@ -34,17 +34,18 @@ before the device copies it.
 
 
 def stream_of(op: DeviceOp) -> StreamId:
-    """Device and stream of an op."""
+    """The device and stream of an op."""
     return op.device, op.stream
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramOrder:
-    """The ops in the order of issue.
+    """The ops in the order in which they were issued.
 
-    ``order`` lists all of them, ``issued_ns`` has the start of each op's call, ``streams`` the ops
-    of each stream. Ops whose launch was not recorded come first on their stream, issued at
-    :data:`BEFORE_RECORDING`; those between others (``strays``) count as issued when they started.
+    ``order`` lists all ops, ``issued_ns`` has the start of each op's call, ``streams`` lists the
+    ops of each stream. Ops whose launch was not recorded come first on their stream, issued at
+    :data:`BEFORE_RECORDING`; those that come between others (``strays``) count as issued when they
+    started.
     """
 
     order: tuple[int, ...]
@@ -53,7 +54,7 @@ class ProgramOrder:
     strays: frozenset[int]
 
     def last_before(self, stream: StreamId, time_ns: int) -> int | None:
-        """The last op of a stream that was issued before that time."""
+        """The last op of a stream that was issued before that time; None if there is none."""
         queue = self.streams.get(stream, ())
         at = bisect_left(queue, time_ns, key=lambda i: self.issued_ns[i])
         return queue[at - 1] if at else None
@@ -92,11 +93,11 @@ def program_order(trace: KinetoTrace) -> ProgramOrder:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """``of_ops`` has, by op, the ops of other streams that its stream waits for before it;
-    ``of_calls`` by call those the host waits for.
+    """The waits of a recording. ``of_ops`` has, for an op, the ops of other streams that its stream
+    waits for before it; ``of_calls`` has, for a call, the ops that the host waits for.
 
-    ``recorded`` and ``inferred`` count the stream waits, ``contradicted`` the waits of either kind
-    that were dropped.
+    ``recorded`` and ``inferred`` count the stream waits, ``contradicted`` the dropped waits of
+    either kind.
     """
 
     of_ops: Mapping[int, tuple[int, ...]]
@@ -107,7 +108,7 @@ class Waits:
 
 
 def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
-    """The waits of a recording."""
+    """Return the waits of a recording."""
     syncs = {sync.correlation: sync for sync in trace.syncs if sync.correlation is not None}
     record_times = {
         call.correlation: call.start_ns for call in trace.calls if call.role == "record"
@@ -159,12 +160,13 @@ def waits(trace: KinetoTrace, order: ProgramOrder) -> Waits:
 
 
 def blocks(op: DeviceOp, call: HostCall) -> bool:
-    """Return whether the call that asks for a copy blocks the host until the copy is done.
+    """Return whether the call that requests a copy blocks the host until the copy is done.
 
-    Copies to pageable memory do, and large ones from it, whatever the call is named, and so do
-    calls without "Async" in their name. If the recording lacks the kind of memory, a copy blocks if
-    its call ended after it. A call that had returned before its copy began did not block: how much
-    a driver stages is its own affair.
+    Copies to pageable memory block, and so do large copies from it, whatever the name of the call.
+    Calls without "Async" in their name block, too, except for copies within devices. If the
+    recording does not say which kind of memory a copy uses, the copy blocks if its call ended after
+    it. A call that returned before its copy began did not block: drivers differ in how much they
+    stage.
     """
     if op.kind != "copy" or call.end_ns + CLOCK_STEP_NS < op.start_ns:
         return False
@@ -178,7 +180,7 @@ def blocks(op: DeviceOp, call: HostCall) -> bool:
 
 
 def _launches(trace: KinetoTrace) -> Mapping[str, Sequence[tuple[int, int]]]:
-    """The calls of each thread that issue ops: start and op, in order of time."""
+    """For each thread, the start of each call that issues an op, and that op, in order of time."""
     launches: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
     for i, op in enumerate(trace.ops):
         if op.call is not None:
@@ -193,8 +195,9 @@ def _launched_by(trace: KinetoTrace, call: int, op: int) -> bool:
 def _around_graphs(
     trace: KinetoTrace, order: ProgramOrder, launches: Mapping[str, Sequence[tuple[int, int]]]
 ) -> Iterator[tuple[int, int]]:
-    """Waiting and awaited ops: those of graphs that run on streams of their own, and those before
-    and after on the stream of the launch.
+    """Yield pairs of a waiting and an awaited op around CUDA graphs that run on their own streams:
+    a graph's first ops wait for the op before it on the stream of the launch, and the op after it
+    waits for the graph's last ops.
     """
     for listed in launches.values():
         for position, (time, i) in enumerate(listed):
@@ -223,8 +226,8 @@ def _around_graphs(
 def _recorded_pair(
     sync: SyncRecord, call: HostCall, order: ProgramOrder, record_times: Mapping[int | None, int]
 ) -> tuple[int, int] | None:
-    """The next op of the waiting stream, and the op before the event's record; None if either is
-    not in the recording.
+    """Return the next op of the waiting stream, and the last op before the event's record; None if
+    either is not in the recording.
     """
     if sync.stream is None or sync.on_stream is None or sync.on_stream == sync.stream:
         return None
@@ -259,8 +262,8 @@ def _awaited_by_host(
     sync: SyncRecord | None,
     record_times: Mapping[int | None, int],
 ) -> tuple[int, ...]:
-    """The last ops that a synchronisation waits for; if its stream is not recorded, it is the one
-    on which the thread launched last.
+    """Return the last ops that a synchronisation waits for. If its stream is not recorded, the
+    stream on which the thread launched last is assumed.
     """
     if call.role in ("device_sync", "free"):
         return order.all_before(call.start_ns)

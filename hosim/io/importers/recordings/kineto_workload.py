@@ -2,18 +2,19 @@
 durations, streams and waits.
 
 Ops are the kernels, copies and memsets, in the order in which the host issued them. An op waits for
-the op before it on its stream, for what its stream waits for, and for what the host had waited for
-when it issued the op. The host itself is left out, and so is the device's idle time.
+the op before it on its stream, for the ops that its stream waits for, and for those that the host
+had waited for when it issued the op. The host itself and the device's idle time are omitted.
 
 A profiler trace has no tensors. If memory was recorded, each block of the allocator becomes a
 tensor: the first op that its thread issued after the allocation makes it, and the last op issued
-before the free uses it last. In between, an op uses the block whose size equals that of one of the
-argument shapes recorded with its operator, the latest of several. What is freed after the last op,
-and not used by it, is an output. Memory that was allocated before the recording and stays is split
-into the weights that operators' arguments show (:mod:`hosim.io.importers.recordings.kineto_before`);
-the rest is one tensor that every op uses, because its uses are not recorded: its bytes are
-``meta["unknown_uses_bytes"]``, and ``unknown_uses_share`` is the share of the kernels' time in
-kernels without an operator. ``meta["missing"]`` says what the file lacks.
+before the free uses it last. In between, an op uses a block if its bytes equal those of an argument
+recorded with the op's operator; of several blocks, it uses the latest. A block that is freed after
+the last op and not used by it is an output. Memory that was allocated before the recording and not
+freed is split into the weights that operators' arguments show
+(:mod:`hosim.io.importers.recordings.kineto_before`). The rest is one tensor that every op uses,
+because its uses are not recorded: ``meta["unknown_uses_bytes"]`` has its bytes, and
+``unknown_uses_share`` the share of the kernels' time in kernels without an operator.
+``meta["missing"]`` lists what the file lacks.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ from hosim.plain_text import counted
 from hosim.units import human_size
 
 # -- blocks of device memory -----------------------------------------------------------------------
-# Blocks of device memory in a recording: when each was allocated and freed, from the recorded
-# allocations alone.
+# Blocks of device memory, with the times of their allocation and free, from the recorded
+# allocations.
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedBlock:
-    """``allocated_ns`` is None if that was before the recording, ``freed_ns`` if it is not in it;
-    the threads are those of these events.
+    """A block of device memory. ``allocated_ns`` is None if it was allocated before the recording,
+    ``freed_ns`` if the recording does not free it. ``thread`` is the thread of the first event.
     """
 
     size_bytes: int
@@ -78,8 +79,8 @@ class Blocks:
     """The blocks of a device in the order of their first event.
 
     ``resident_bytes`` were allocated before the recording and are not freed in it; None if the
-    recording has no totals. ``addresses`` is False where frees had to be matched by their bytes
-    (the schema of 2021 has no addresses).
+    recording has no totals. ``addresses`` is False if frees had to be matched by their bytes (the
+    schema of 2021 has no addresses).
     """
 
     listed: tuple[RecordedBlock, ...]
@@ -88,15 +89,15 @@ class Blocks:
 
 
 def device_of_blocks(trace: KinetoTrace) -> int | None:
-    """The device with most memory events (its number may differ from that of the ops); None if no
-    device has memory events.
+    """The device with the most memory events (its number may differ from that of the ops); None if
+    no device has any.
     """
     devices = [event.device for event in trace.device_memory()]
     return max(dict.fromkeys(devices), key=devices.count, default=None)
 
 
 def blocks_of(events: Sequence[MemoryEvent]) -> Blocks:
-    """The blocks that these events, in order of time, allocate and free."""
+    """Return the blocks that these events, in order of time, allocate and free."""
     addresses = all(event.address is not None for event in events)
     live: defaultdict[int, list[int]] = defaultdict(list)
     found: list[RecordedBlock] = []
@@ -137,12 +138,12 @@ _NAME = re.compile(r"(?:[\w$]+::|\(anonymous namespace\)::)*([\w$]+)")
 def import_kineto(
     path: str | os.PathLike[str], execution_trace: str | os.PathLike[str] | None = None
 ) -> Graph:
-    """The graph of the profiler trace at ``path`` (plain or gzip), named after the file. Sizes are
-    bytes, durations nanoseconds.
+    """Return the graph of the profiler trace at ``path`` (plain or gzip), named after the file.
+    Sizes are in bytes, durations in nanoseconds.
 
-    An ``execution_trace`` of the same run says which ops use what was allocated before. Raises
-    :class:`InputError` for a file that is damaged, with the place in it, for a recording in which
-    no device did anything, and for an execution trace of another run.
+    An ``execution_trace`` of the same run tells which ops use the memory that was allocated before.
+    Raises :class:`InputError` for a damaged file, with the place in it, for a recording in which no
+    device did anything, and for an execution trace of another run.
     """
     trace = read_kineto(path)
     if execution_trace is None:
@@ -156,7 +157,7 @@ def import_kineto(
 
 
 def workload_of(trace: KinetoTrace, calls: Sequence[RecordedCall] | None = None) -> Graph:
-    """The graph of a recording that has been read; ``calls`` are those of an execution trace of the
+    """Return the graph of a recording; ``calls`` are those of an execution trace of the
     same run.
     """
     order = program_order(trace)
@@ -199,7 +200,7 @@ def workload_of(trace: KinetoTrace, calls: Sequence[RecordedCall] | None = None)
 
 
 def _uncertain(unknown_bytes: int, uses: _BlockUses) -> Iterator[str]:
-    """Yield what a reader of what-ifs has to know, one line each."""
+    """Yield one line for each assumption that affects what-if studies."""
     if unknown_bytes:
         yield (
             f"which ops use {human_size(unknown_bytes)} that were allocated before the "
@@ -221,7 +222,7 @@ def _missing(
     before: Sequence[BeforeTensor],
     by_storages: bool,
 ) -> Iterator[str]:
-    """Yield what the file lacks, one line each."""
+    """Yield one line for each thing that the file lacks."""
     yield "idle time of the device: the host, and what waits for it, are left out"
     unlaunched = sum(op.call is None for op in trace.ops)
     if unlaunched:
@@ -272,8 +273,8 @@ def _missing(
 
 
 def _without_operator(trace: KinetoTrace, order: ProgramOrder) -> float:
-    """The share of the kernels' time in kernels of which no operator says what they use, to
-    thousandths.
+    """The share of the kernels' time in kernels without an operator, whose arguments are unknown,
+    rounded to thousandths.
     """
     known = set(order.order[: ended_before(trace, order.order)])
     kernels = [(i, op) for i, op in enumerate(trace.ops) if op.kind == "kernel"]
@@ -284,7 +285,7 @@ def _without_operator(trace: KinetoTrace, order: ProgramOrder) -> float:
 
 
 class _BlockUses:
-    """The ops (by place in program order) that make, use and last use each block."""
+    """The ops that make, use and last use each block, by their places in program order."""
 
     def __init__(self, trace: KinetoTrace, order: ProgramOrder, found: Blocks) -> None:
         self._trace = trace
@@ -308,8 +309,8 @@ class _BlockUses:
         self.kept = self._kept_to_the_end(order, found)
 
     def _kept_to_the_end(self, order: ProgramOrder, found: Blocks) -> frozenset[int]:
-        """Blocks that the recording frees after the last op was issued, and that this op is known
-        not to use: they are outputs.
+        """The blocks that the recording frees after the last op was issued, and that this op is
+        known not to use: they are outputs.
         """
         end = len(self._times) - 1
         at = self._trace.operator_at(self._trace.ops[order.order[end]])
@@ -321,8 +322,8 @@ class _BlockUses:
         return frozenset(last.difference(self.reads[end]))
 
     def _first(self, block: RecordedBlock) -> int:
-        """The place of the op that makes a block: the next one that its thread issues, or any
-        thread if its own issues none.
+        """The place of the op that makes a block: the next op that its thread issues, or that any
+        thread issues if its own issues none.
         """
         if block.allocated_ns is None:
             return 0
@@ -339,7 +340,7 @@ class _BlockUses:
         )
 
     def _match(self, order: ProgramOrder, found: Blocks) -> None:
-        """The blocks that ops read, by the sizes of their arguments."""
+        """Find the blocks that ops read, by the sizes of their arguments."""
         begins: defaultdict[int, list[int]] = defaultdict(list)
         ends: defaultdict[int, list[int]] = defaultdict(list)
         for number, (first, last) in self.spans.items():
@@ -384,8 +385,8 @@ def _operator(trace: KinetoTrace, op: DeviceOp) -> CpuOp | None:
 
 
 def _argument_bytes(operator: CpuOp) -> Iterator[tuple[int, int]]:
-    """The position and the bytes of an operator's tensor arguments, rounded as the allocator
-    does.
+    """Yield the position and the bytes of an operator's tensor arguments, rounded as the allocator
+    rounds them.
     """
     for index, (shape, dtype) in enumerate(zip(operator.shapes, operator.dtypes, strict=False)):
         name = DTYPES.get(dtype) if isinstance(dtype, str) else None
@@ -403,8 +404,8 @@ def _argument_bytes(operator: CpuOp) -> Iterator[tuple[int, int]]:
 def _weights(
     builder: GraphBuilder, tensors: Sequence[BeforeTensor], unknown: Sequence[int]
 ) -> Mapping[int, Sequence[str]]:
-    """The tensors from before the recording by the places of the ops that use them, or that are
-    taken to, as it is ``unknown``.
+    """Return the tensors from before the recording, by the places of the ops that use them. Ops at
+    the places in ``unknown`` are assumed to use all.
     """
     weights: defaultdict[int, list[str]] = defaultdict(list)
     for tensor in tensors:
@@ -422,8 +423,8 @@ def _graph(
     before: tuple[Sequence[BeforeTensor], Sequence[int]],
     meta: Mapping[str, Any],
 ) -> Graph:
-    """``before`` has the tensors from before the recording, and the places of ops that are taken to
-    use all of them.
+    """Build the graph. ``before`` has the tensors from before the recording, and the places of ops
+    that are assumed to use all of them.
     """
     builder = GraphBuilder(trace.name, meta)
     everywhere = []
@@ -433,7 +434,7 @@ def _graph(
     outputs: defaultdict[int, list[str]] = defaultdict(list)
     inputs: defaultdict[int, dict[str, None]] = defaultdict(dict)
     workspace: defaultdict[int, int] = defaultdict(int)
-    names: dict[int, str] = {}  # of the blocks that are tensors
+    names: dict[int, str] = {}  # names of the blocks that are tensors
     for number, (first, last) in uses.spans.items():
         block = found.listed[number]
         if block.allocated_ns is None:
@@ -476,8 +477,8 @@ def _graph(
 
 
 def _streams(trace: KinetoTrace) -> Mapping[tuple[int, int], str]:
-    """``compute`` for the stream with most time in kernels, ``stream<id>`` for the others, with
-    their device if there are several.
+    """Name the streams: ``compute`` for the stream with the most time in kernels, ``stream<id>``
+    for the others, with the device if there are several.
     """
     busy: defaultdict[tuple[int, int], int] = defaultdict(int)
     for op in trace.ops:
@@ -491,7 +492,7 @@ def _streams(trace: KinetoTrace) -> Mapping[tuple[int, int], str]:
 
 
 def _dependencies(trace: KinetoTrace, order: ProgramOrder) -> Mapping[int, Sequence[int]]:
-    """The ops of other streams that each op waits for: through its stream, or because the
+    """Return the ops of other streams that each op waits for, through its stream or because the
     host waited before it issued the op.
     """
     found = waits(trace, order)
@@ -505,7 +506,7 @@ def _dependencies(trace: KinetoTrace, order: ProgramOrder) -> Mapping[int, Seque
         needs[i].update(before)
     for call, ops in awaited.items():
         end = trace.calls[call].end_ns
-        for queue in order.streams.values():  # what comes after the first op follows it
+        for queue in order.streams.values():  # later ops of a stream follow its first one
             at = bisect_left(queue, end, key=lambda i: order.issued_ns[i])
             if at < len(queue):
                 needs[queue[at]].update(ops)
@@ -523,8 +524,8 @@ def _dependencies(trace: KinetoTrace, order: ProgramOrder) -> Mapping[int, Seque
 
 
 def _short(op: DeviceOp) -> str:
-    """A kernel's function without return type, namespaces and arguments; ``copy_h2d`` and
-    ``memset``.
+    """The short name of an op: a kernel's function without return type, namespaces and arguments,
+    ``copy_h2d`` or ``memset``.
     """
     if op.kind == "copy":
         return f"copy_{op.direction}"
@@ -533,8 +534,8 @@ def _short(op: DeviceOp) -> str:
 
 
 def _kind(op: DeviceOp, operator: CpuOp | None) -> str:
-    """The kind of a copy is ``copy``; a kernel has the kind of the operator around its launch, a
-    collective the kind of its operation.
+    """The kind of an op: that of the operator around a kernel's launch, a collective's operation,
+    ``copy``, or ``fill`` for a memset.
     """
     if op.kind != "kernel":
         return "copy" if op.kind == "copy" else "fill"
@@ -546,7 +547,7 @@ def _kind(op: DeviceOp, operator: CpuOp | None) -> str:
 
 
 def _dtype(operator: CpuOp | None) -> str:
-    """The type of the first tensor argument; ``fp32`` if none is recorded."""
+    """The dtype of the first tensor argument; ``fp32`` if none is recorded."""
     types = operator.dtypes if operator is not None else ()
     return next(
         (DTYPES[name] for name in types if isinstance(name, str) and name in DTYPES), "fp32"

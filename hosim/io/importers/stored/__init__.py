@@ -1,5 +1,5 @@
-"""Tensors of programs: what of a storage each use reads, values that are known, and files stored in
-a zip.
+"""Storages of programs: the parts that ops use, values that are known, and files stored
+in a zip.
 """
 
 from typing import TYPE_CHECKING

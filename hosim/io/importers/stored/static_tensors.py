@@ -1,9 +1,9 @@
-"""The record of a walk over a program with known shapes: storages, and the steps that use them,
-without weights or a framework.
+"""The record of a walk over a program with known shapes: storages and the steps that use them. It
+needs no weights and no framework.
 
 A :class:`StaticTensor` is a view of a storage. Bytes follow from shapes, views share them, and a
-step lists what one operator reads, makes and overwrites; :meth:`Recording.graph` turns the record
-into a workload graph.
+step lists the tensors that one operator reads, makes and overwrites. :meth:`Recording.graph` turns
+the record into a workload graph.
 """
 
 from collections import Counter
@@ -43,18 +43,18 @@ ELEMENTS: Mapping[int, tuple[str, int]] = {
     15: ("complex128", 128),
     16: ("bf16", 16),
 }
-"""Element types (hosim's name, bits) by their numbers in ONNX and MindIR, which differ beyond
-these.
+"""Element types (hosim's name, bits) by the numbers that ONNX and MindIR share; their other numbers
+differ.
 """
 
 LARGEST = 1 << 60
-"""More bytes than any tensor has; only damaged files have such sizes."""
+"""A limit in bytes above any tensor; only damaged files have such sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaticTensor:
-    """A tensor by its storage's number, shape, element type (``fp32``, ``int64``) and bits of an
-    element.
+    """A tensor: the number of its storage, its shape, its element type (``fp32``, ``int64``) and
+    the bits of an element.
     """
 
     storage: int
@@ -69,7 +69,7 @@ class StaticTensor:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the elements side by side; types of less than a byte are packed."""
+        """The bytes of the contiguous elements; types of less than a byte are packed."""
         return -(-self.elements * self.bits // 8)
 
 
@@ -77,8 +77,9 @@ class StaticTensor:
 class UsedPart:
     """The parts that an operator uses of its first input, and of the tensors that it writes.
 
-    With ``gathers`` it reads only as many bytes as it makes: those that are ``shown``, or else
-    those that its other inputs choose. ``scatters`` is how many bytes it writes where these say.
+    With ``gathers`` it reads only as many bytes as it makes: those in ``shown``, or else those that
+    its other inputs choose. ``scatters`` is the number of bytes that it writes at places which
+    these choose.
     """
 
     gathers: bool = False
@@ -111,7 +112,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One branch that a program may take, as recorded, and what its walk returned."""
+    """One branch that a program may take, as recorded, with the result of its walk."""
 
     result: Any
     storages: Sequence[_Storage]
@@ -119,7 +120,7 @@ class _Way:
 
     @property
     def work(self) -> tuple[int, int]:
-        """FLOP and bytes made, which decide the larger of two branches."""
+        """FLOP and bytes made, by which the larger of two branches is chosen."""
         return sum(step.flops for step in self.steps), sum(s.size_bytes for s in self.storages)
 
 
@@ -136,8 +137,8 @@ class Recording:
     def tensor(
         self, name: str, shape: Sequence[int], dtype: tuple[str, int], kind: str = "activation"
     ) -> StaticTensor:
-        """A tensor with a storage of its own. Raises :class:`InputError` for a shape that no tensor
-        can have.
+        """Add a tensor with a storage of its own. Raises :class:`InputError` for a shape that no
+        tensor can have.
         """
         made = StaticTensor(len(self._storages), tuple(shape), *dtype)
         if any(n < 0 for n in shape) or made.size_bytes >= LARGEST:
@@ -149,11 +150,11 @@ class Recording:
         return made
 
     def turn(self, tensor: StaticTensor, kind: str) -> None:
-        """Give the storage of a tensor another kind than it was made with."""
+        """Change the kind of a tensor's storage."""
         self._kinds[tensor.storage] = kind
 
     def kind_of(self, tensor: StaticTensor) -> str:
-        """The kind of a tensor's storage so far."""
+        """Return the current kind of a tensor's storage."""
         return self._kinds.get(tensor.storage, self._storages[tensor.storage].kind)
 
     def step(
@@ -169,12 +170,11 @@ class Recording:
         part: UsedPart | None = None,
         unknown: bool = False,
     ) -> None:
-        """Record an operator; ``part`` says how much it uses of what it reads or writes, if not
-        all.
+        """Record an operator. ``part`` gives the parts of its tensors that it uses, if not all.
 
-        ``kernel``: the class of kernels that it is one of, and its sizes. ``unknown``: nobody knows
-        what the operator computes; one of a kind that multiplies is unknown without FLOP, too.
-        Raises :class:`InputError` for impossible sizes.
+        ``kernel``: its class of kernels, and the sizes. ``unknown``: its computation is unknown; an
+        operator of a kind that multiplies is unknown without FLOP, too. Raises :class:`InputError`
+        for impossible sizes.
         """
         made = sum(t.size_bytes for t in makes)
         seen = {(t.storage, t.shape): t.size_bytes for t in reads}
@@ -193,7 +193,7 @@ class Recording:
         inputs = [
             s for s in dict.fromkeys(t.storage for t in reads) if s not in written and s not in own
         ]
-        # what a matrix unit multiplies counts, as in hosim.io.importers.torch_programs.torch_kernels
+        # the dtype of a matrix unit's operands, as in ...torch_programs.torch_kernels
         dtype = _widest(reads[:1] if flops else (*reads, *makes, *writes))
         unknown = not flops and (unknown or (kind in COUNTED_KINDS and bool(made or writes)))
         uses = self._uses(reads, writes, part, made)
@@ -221,7 +221,7 @@ class Recording:
         part: UsedPart,
         made: int,
     ) -> list[Use]:
-        """The uses of an operator that makes so many bytes."""
+        """Return the uses of an operator that makes ``made`` bytes."""
         gathered = made if part.gathers else None
         which = tuple((t.storage, t.shape, self._changes[t.storage]) for t in reads[1:]) or len(
             self._steps
@@ -249,11 +249,11 @@ class Recording:
         return uses + [use(t, None, part.scatters, True) for t in writes]
 
     def larger(self, *walks: Callable[[], Any]) -> Any:
-        """Record the branch with most FLOP, or else most bytes made; the first of equals. Returns
-        what its walk returned.
+        """Record the branch with the most FLOP, or with the most bytes made if these are equal; the
+        first of equals. Return the result of its walk.
 
-        A branch that raises :class:`InputError` is left out, because its shapes do not fit; if all
-        do, the first error is raised.
+        A branch that raises :class:`InputError` is skipped, because its shapes do not fit; if all
+        branches do, the first error is raised.
         """
         self._branches += 1
         ways: list[_Way] = []
@@ -274,7 +274,7 @@ class Recording:
         return taken.result
 
     def missing(self) -> dict[str, list[str]]:
-        """Return lines for ``meta`` on what the data would have said."""
+        """Return lines for ``meta`` on decisions that depend on data."""
         if not self._branches:
             return {}
         return {
@@ -285,8 +285,8 @@ class Recording:
         }
 
     def graph(self, name: str, meta: Mapping[str, Any], results: Collection[StaticTensor]) -> Graph:
-        """The workload graph; ``results`` are what the program returns. ``meta`` gets the shape of
-        every tensor.
+        """Return the workload graph; ``results`` are the tensors that the program returns. ``meta``
+        gets the shape of every tensor.
         """
         if not self._steps:
             raise InputError("the model has no operator that computes; there is nothing to replay")
@@ -334,7 +334,9 @@ class Recording:
         return builder.build()
 
     def _cuts_of(self) -> tuple[dict[int, Cut], dict[str, list[str]]]:
-        """The storages that are in parts: none in a training step, whose gradients are whole."""
+        """Return the storages that are in parts: none in a training step, whose gradients are
+        whole.
+        """
         kinds = [self._kinds.get(n, storage.kind) for n, storage in enumerate(self._storages)]
         if "optimizer_state" in kinds or "gradient" in kinds:
             return {}, {}
@@ -363,7 +365,7 @@ class _Names:
     def free(self, wanted: str) -> str:
         name = wanted
         while name in self._taken:
-            self._taken[wanted] += 1  # so that many equal names take no longer than different ones
+            self._taken[wanted] += 1  # so that many equal names take no longer than distinct ones
             name = f"{wanted}_{self._taken[wanted]}"
         self._taken[name] = 1
         return name

@@ -1,9 +1,9 @@
 """The parts of a storage that ops use, and the tensors that it becomes (docs/contract.md,
 Conventions).
 
-An importer lists what each op does with a storage that exists from the start: a :class:`Use` of the
-bytes that a view shows, or, where indices choose among these, of so many of them. :func:`cut` finds
-the parts that the same ops use in the same way, which become tensors.
+An importer lists each op's uses of a storage that exists from the start. A :class:`Use` has the
+bytes that a view shows or, if indices choose among them, the number of bytes that they choose.
+:func:`cut` finds the parts that the same ops use in the same way; these become tensors.
 """
 
 from bisect import bisect_left
@@ -21,7 +21,7 @@ from hosim.notes import ASSUMED, MISSING
 
 def _most(uses: int) -> int:
     """Return the most blocks between the edges of views, and the most parts that ops name, that
-    :func:`cut` makes of so many uses.
+    :func:`cut` makes of this many uses.
     """
     return 4096 + 16 * uses
 
@@ -44,8 +44,8 @@ COPIED = (
 
 @dataclass(frozen=True, slots=True)
 class ViewedBytes:
-    """The bytes that a view shows: from ``offset`` on, runs of (size, stride) in bytes, the longest
-    stride first, none inside another.
+    """The bytes that a view shows: from ``offset`` on, runs of (size, stride) in bytes. The longest
+    stride comes first, and runs do not overlap.
     """
 
     offset: int
@@ -53,7 +53,7 @@ class ViewedBytes:
 
     @property
     def bytes(self) -> int:
-        """Return the number of its bytes."""
+        """The number of bytes."""
         return prod(size for size, _ in self.runs)
 
 
@@ -65,8 +65,8 @@ def whole(size: int) -> ViewedBytes:
 def region(
     offset: int, sizes: Sequence[int], strides: Sequence[int], itemsize: int
 ) -> ViewedBytes | None:
-    """The bytes of a view in elements of ``itemsize``; ``None`` if its elements overlap. A view has
-    elements.
+    """Return the bytes of a view in elements of ``itemsize``; ``None`` if its elements overlap. The
+    view must have elements.
 
     >>> region(
     ...     8, (4, 2, 3), (12, 3, 1), 2
@@ -91,12 +91,13 @@ def region(
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """The use that an op makes of a storage.
+    """An op's use of a storage.
 
-    ``region`` are the bytes that it may touch; ``count``: how many of them it does touch where
-    indices say which, else ``None``. What has the same ``which`` and count touches the same ones.
-    ``writes``: it changes them; ``fresh``: without reading them. ``why``: why the region is more
-    than it touches, where that is not known; with a count, what is taken to be so.
+    ``region``: the bytes that it may touch. ``count``: the number of these that it touches, if
+    indices choose them, else ``None``. Uses with the same ``which`` and count touch the same bytes.
+    ``writes``: it changes them; ``fresh``: without reading them. ``why``: the reason that the
+    region is larger than the touched part, if that part is not known; with a count, the assumption
+    that was made.
     """
 
     storage: int
@@ -109,13 +110,13 @@ class Use:
 
     @property
     def key(self) -> Hashable:
-        """Return the key that tells the elements that indices choose from others."""
+        """The key of the elements that indices choose; None without indices."""
         return None if self.count is None else (self.which, self.count, self.region)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part, by its name without that of the whole."""
+    """A part of a storage; its name does not include that of the whole."""
 
     name: str
     size_bytes: int
@@ -123,7 +124,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The parts of a storage that an op reads, writes unread, and changes."""
+    """The parts of a storage that an op reads, overwrites without reading, and changes."""
 
     reads: tuple[str, ...] = ()
     overwrites: tuple[str, ...] = ()
@@ -132,11 +133,11 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A storage's parts, and for each op by its name what it does with which; no parts: it is one
-    tensor.
+    """A storage's parts, and for each op by its name the roles of these; without parts the storage
+    is one tensor.
 
-    ``why``: why all of it is used where a part would do, and ``assumed``: what is taken to be so of
-    the parts, a line each.
+    ``why``: the reasons that all of it is used where a part would do. ``assumed``: the assumptions
+    on the parts, one line each.
     """
 
     parts: tuple[Part, ...] = ()
@@ -146,7 +147,7 @@ class Cut:
 
 
 def add_parts(builder: GraphBuilder, name: str, cut: Cut, kind: str) -> None:
-    """The tensors of a storage that is in parts."""
+    """Add the tensors of a storage that is in parts."""
     for part in cut.parts:
         builder.tensor(part_name(name, part.name), part.size_bytes, kind, of=name)
 
@@ -159,8 +160,8 @@ def used_by(
     names: Mapping[int, str],
     cuts: Mapping[int, Cut],
 ) -> tuple[list[str], list[str], list[str]]:
-    """The tensors that an op reads, writes unread and changes, by their storages: of one that is in
-    parts those that it uses.
+    """Return the tensors that an op reads, overwrites and changes, by their storages; for a storage
+    in parts, those that it uses.
     """
     reads: list[str] = []
     made = [names[s] for s in outputs]
@@ -183,8 +184,8 @@ def used_by(
 def cut_all(
     held: Mapping[int, tuple[str, int, Sequence[int]]], uses: Iterable[tuple[str, Use]]
 ) -> tuple[dict[int, Cut], dict[str, list[str]]]:
-    """The storages that are in parts, of those with these names, sizes and shapes; and for ``meta``
-    what is not known or taken to be so.
+    """Return the storages that are in parts, of those with these names, sizes and shapes; and lines
+    for ``meta`` on unknown and assumed parts.
     """
     listed = grouped((use.storage, (op, use)) for op, use in uses)
     cuts = {s: cut(size, shape, listed[s]) for s, (_, size, shape) in held.items() if s in listed}
@@ -210,9 +211,10 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def cut(size: int, shape: Sequence[int], uses: Sequence[tuple[str, Use]]) -> Cut:
-    """The parts of a storage of ``size`` bytes that ops use, each given by its name.
+    """Return the parts of a storage of ``size`` bytes that ops use; ``uses`` are pairs of an op's
+    name and a use.
 
-    ``shape`` is that of the tensor in it, whose rows name parts where several are used alike.
+    ``shape`` is that of the tensor in it; its rows name parts if several are used alike.
     """
     why = tuple(dict.fromkeys(use.why for _, use in uses if use.why and use.count is None))
     if all(use.count is None and use.region.bytes == size for _, use in uses):
@@ -255,8 +257,8 @@ def cut(size: int, shape: Sequence[int], uses: Sequence[tuple[str, Use]]) -> Cut
 
 @dataclass(frozen=True, slots=True)
 class _Atom:
-    """The bytes that are in the same regions: how many, and where they are if they are one run
-    (else from -1).
+    """The bytes that are in the same regions: their number, and where they begin if they are one
+    run (else -1).
     """
 
     regions: frozenset[ViewedBytes]
@@ -266,11 +268,11 @@ class _Atom:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Bytes that become a tensor. ``users``: ops with what they do to them, ``read``, ``fresh`` or
+    """Bytes that become a tensor. ``users``: pairs of an op and its role, ``read``, ``fresh`` or
     ``change``.
 
-    ``apart`` says of each which of these it does to no more than a part of the storage; ``chosen``:
-    indices choose them.
+    ``apart``: the roles of ops that use only a part of the storage; ``chosen``: indices choose the
+    bytes.
     """
 
     size: int
@@ -281,15 +283,15 @@ class _Piece:
 
 
 def _atoms(size: int, regions: Sequence[ViewedBytes]) -> list[_Atom] | str:
-    """The bytes of a storage by the regions that have them, in the order of their places; or why
-    these cannot be told apart.
+    """Return the bytes of a storage by the regions that have them, in the order of their positions;
+    or the reason that they cannot be separated.
     """
     strides = sorted({1, *(stride for one in regions for _, stride in one.runs)}, reverse=True)
     if any(wide % narrow for wide, narrow in pairwise(strides)):
         return NO_BLOCKS
     beyond = (
         -size % strides[0]
-    )  # the grid's last row may end after the storage, where no region but the whole gets to
+    )  # the grid's last row may end beyond the storage, where only the whole region reaches
     radices = [wide // narrow for wide, narrow in pairwise((size + beyond, *strides))]
     boxes: dict[ViewedBytes, list[tuple[int, int]]] = {}
     for one in regions:
@@ -352,7 +354,7 @@ def _begin(cells: Sequence[tuple[int, int, int]]) -> int:
 def _box(
     one: ViewedBytes, strides: Sequence[int], radices: Sequence[int]
 ) -> list[tuple[int, int]] | None:
-    """The bounds of a region along each stride; ``None`` if it is no block of this grid."""
+    """Return the bounds of a region along each stride; ``None`` if it is no block of this grid."""
     bounds = []
     rest = one.offset
     for stride in strides:
@@ -372,10 +374,11 @@ def _box(
 
 
 def _carved(uses: Sequence[tuple[str, Use]], atoms: Sequence[_Atom]) -> dict[Hashable, _Atom]:
-    """The atoms from which the choices of indices are cut, by key; none for choices without room.
+    """Return the atoms from which the choices of indices are cut, by key; none for choices without
+    room.
 
-    It is the largest of those that views show no more than all other places that may be chosen:
-    what is chosen moves beside what they show.
+    The atom is the largest of those that are in no more views than all others from which indices
+    may choose: the chosen bytes are placed beside the viewed ones.
     """
     shown = {use.region for _, use in uses if use.count is None}
     room = {atom: atom.size for atom in sorted(atoms, key=lambda atom: -atom.size)}
@@ -402,11 +405,11 @@ def _pieces(
     atoms: Sequence[_Atom],
     size: int,
 ) -> list[_Piece]:
-    """An atom as what each index chooses of it, and the rest.
+    """Split an atom into the bytes that each index chooses, and the rest.
 
-    Indices may choose what others write, and what others use may be what was written where an index
-    said. So who chooses reads all that others write in its region, and who uses something that such
-    a region reaches reads what was written there.
+    Indices may choose bytes that other ops write, and other ops may use bytes that were written at
+    an index. So an op with indices reads all that others write in its region, and an op that uses
+    bytes which such a region reaches reads what was written there.
     """
     here = [pair for one in atom.regions for pair in by_region[one]]
     plain = {(op, _role(use)) for op, use in here if use.count is None}
@@ -449,7 +452,7 @@ def _role(use: Use) -> str:
 
 
 def _alike(pieces: Iterable[_Piece]) -> list[_Piece]:
-    """The pieces, those that the same ops use in the same way as one."""
+    """Join the pieces that the same ops use in the same way."""
     found: dict[Hashable, _Piece] = {}
     for n, piece in enumerate(pieces):
         key = (piece.users, n if piece.chosen else None)
@@ -468,8 +471,8 @@ def _alike(pieces: Iterable[_Piece]) -> list[_Piece]:
 
 
 def _names(pieces: Sequence[_Piece], row: int) -> list[str]:
-    """A word for each piece; those of one word by their rows, such as ``7`` or ``0:4``, if all are
-    rows, or else numbered.
+    """Return a word for each piece. Pieces with the same word are named by their rows, such as
+    ``7`` or ``0:4``, if all are rows, or else numbered.
     """
     grows = any(piece.apart - {"read"} for piece in pieces)
     words = []

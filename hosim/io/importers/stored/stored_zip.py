@@ -1,11 +1,11 @@
-"""Reader of zip files without compression, as torch writes them, that believes only what the whole
-file agrees on.
+"""A reader of zip files without compression, as torch writes them. It accepts only files whose
+parts all agree.
 
-Programs that read zip files disagree about damaged ones, so that what one program checks is not
-what the next one reads. Here the directory at the end of the file is walked entry by entry: each
-name stands once, nothing is compressed or encrypted, what precedes an entry's data says the same as
-the directory, and no two entries share a byte. Data are read when asked for, and compared with
-their checksum.
+Programs that read zip files interpret damaged ones differently, so that one program may check
+something else than the next one reads. This reader walks the directory at the end of the file entry
+by entry: each name occurs once, nothing is compressed or encrypted, the header before an entry's
+data agrees with the directory, and no two entries share a byte. Data are read on request, and
+compared with their checksum.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _DESCRIPTOR, _UTF8 = 1 << 3, 1 << 11
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """An entry of a zip file; ``start`` is the position of what precedes its data, and ``data``
-    that of the data.
+    """An entry of a zip file; ``start`` is the position of its local header, ``data`` that of its
+    data.
     """
 
     name: str
@@ -46,14 +46,16 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True)
 class ZipWindow:
-    """The part of an open file in which a zip file lies."""
+    """The part of an open file that contains a zip file."""
 
     stream: BinaryIO
     begin: int
     size: int
 
     def read(self, position: int, length: int) -> bytes:
-        """The bytes at a position. Raises :class:`InputError` if they are not there."""
+        """Return the bytes at a position. Raises :class:`InputError` if the file ends
+        before them.
+        """
         if position < 0 or position + length > self.size:
             raise _damaged("it ends too early")
         self.stream.seek(self.begin + position)
@@ -63,12 +65,12 @@ class ZipWindow:
         return data
 
     def inside(self, record: StoredRecord) -> ZipWindow:
-        """A record that is a zip file itself."""
+        """Return the window of a record that is a zip file itself."""
         return ZipWindow(self.stream, self.begin + record.data, record.size)
 
     def content(self, record: StoredRecord) -> bytes:
-        """The data of a record. Raises :class:`InputError` if there are too many of them, or they
-        are not those that were written.
+        """Return the data of a record. Raises :class:`InputError` if they are too many or do not
+        match their checksum.
         """
         within("unpacked_bytes", record.size, where=ascii(record.name)[1:61])
         data = self.read(record.data, record.size)
@@ -84,8 +86,8 @@ def _damaged(reason: str) -> InputError:
 
 
 def records_of(window: ZipWindow) -> Mapping[str, StoredRecord]:
-    """The records of a zip file by name. Raises :class:`InputError` if it is damaged, ambiguous,
-    compressed or encrypted.
+    """Return the records of a zip file by name. Raises :class:`InputError` if it is damaged,
+    ambiguous, compressed or encrypted.
     """
     count, length, start = _directory(window)
     within("archive_records", count)
@@ -107,7 +109,7 @@ def records_of(window: ZipWindow) -> Mapping[str, StoredRecord]:
 
 
 def _directory(window: ZipWindow) -> tuple[int, int, int]:
-    """The number of entries, the length of the directory, and its position."""
+    """Return the number of entries, the length of the directory, and its position."""
     last = window.size - _END.size
     if last < 0:
         raise _damaged(f"it has {window.size} bytes")
@@ -191,8 +193,8 @@ def _entries(directory: bytes, count: int) -> Iterator[StoredRecord]:
 
 
 def _large(extra: bytes, *numbers: int) -> list[int]:
-    """Size, packed size and position of an entry: where they are too large for its head, from the
-    extra field that has them.
+    """Return the size, packed size and position of an entry; those too large for its head come from
+    the extra field.
     """
     at = 0
     large: list[int] = []
@@ -206,8 +208,8 @@ def _large(extra: bytes, *numbers: int) -> list[int]:
 
 
 def _located(window: ZipWindow, entry: StoredRecord) -> StoredRecord:
-    """``entry`` with the position of its data. Raises :class:`InputError` unless what precedes them
-    says the same as the directory.
+    """Return ``entry`` with the position of its data. Raises :class:`InputError` unless its local
+    header agrees with the directory.
     """
     head = window.read(entry.start, _LOCAL.size)
     signature, _, flags, method, _, _, crc, packed, size, named, extra = _LOCAL.unpack(head)

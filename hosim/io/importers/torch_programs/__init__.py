@@ -1,4 +1,4 @@
-"""Graphs of torch: exported programs, modules, training steps and execution traces."""
+"""Importers of torch: exported programs, modules, training steps and execution traces."""
 
 from typing import TYPE_CHECKING
 

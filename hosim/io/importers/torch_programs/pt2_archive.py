@@ -1,10 +1,10 @@
-"""The records of a ``.pt2`` archive, judged before anything is read from them: what
-``torch.export.save`` writes, and nothing else.
+"""The records of a ``.pt2`` archive, checked before anything is read from them. Only records that
+``torch.export.save`` writes are allowed.
 
-Every name must be one of :data:`NAMES` exactly: a reader that does not mind case or the kind of
+Every name must be exactly one of :data:`NAMES`, because a reader that ignores case or the kind of
 slash would find more. The data of weights and constants are never read. Example inputs are a
-pickle, which is not used here but would be run by others: it must name nothing but what tensors and
-containers are made of.
+pickle, which is not used here but which others would run: it must name only the parts of tensors
+and containers.
 """
 
 import os
@@ -26,7 +26,7 @@ NAMES = re.compile(
     r"|extra/(?!\.)[\w .-]*[\w-](/(?!\.)[\w .-]*[\w-])*",
     re.ASCII,
 )
-"""The names of records, after the folder in which all of them lie."""
+"""The names of records, below the folder that contains all of them."""
 
 MODEL, WEIGHTS, CONSTANTS = (
     "models/model.json",
@@ -47,7 +47,9 @@ _OF_TENSORS = re.compile(
     r"|torch\._export\.serde\.serialize _reconstruct_fake_tensor",
     re.ASCII,
 )
-"""The names that a pickle of example inputs may use: module and name, as in its instruction ``GLOBAL``."""
+"""The names that a pickle of example inputs may use: module and name, as in its instruction
+``GLOBAL``.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +64,8 @@ class Pt2Archive:
 
 
 def read_archive(source: str) -> Pt2Archive:
-    """The records in the file ``source``. Raises :class:`InputError` if it is damaged, or has what
-    ``torch.export.save`` does not write.
+    """Return the records in the file ``source``. Raises :class:`InputError` if it is damaged, or
+    has records that ``torch.export.save`` does not write.
     """
     with errors_of(source), opened(source) as stream:
         return _archive(stream, source)
@@ -96,8 +98,8 @@ def _archive(stream: BinaryIO, source: str) -> Pt2Archive:
 
 
 def _named(records: Mapping[str, StoredRecord]) -> dict[str, StoredRecord]:
-    """The records by their names after the folder in which all of them lie, which has the name that
-    the file had.
+    """The records by their names below the folder that contains all of them; the folder has the
+    file's original name.
     """
     roots = {name.partition("/")[0] for name in records}
     if (
@@ -117,7 +119,7 @@ def _named(records: Mapping[str, StoredRecord]) -> dict[str, StoredRecord]:
 
 
 def _refused(name: str) -> str:
-    """Return the reason that a record of this name is not wanted."""
+    """Return the reason that a record of this name is refused."""
     shown = ascii(name[:60])[1:-1]
     low = name.casefold().replace("\\", "/")
     if "aotinductor" in low or "_obj_" in low or "executorch" in low:
@@ -128,8 +130,8 @@ def _refused(name: str) -> str:
 
 
 def _check_examples(window: ZipWindow) -> None:
-    """Raise :class:`InputError` unless the example inputs are a pickle of tensors in containers. It
-    is not run.
+    """Raise :class:`InputError` unless the example inputs are a pickle of tensors in containers.
+    The pickle is not run.
     """
     pickles = [
         record for name, record in records_of(window).items() if name.casefold().endswith(".pkl")

@@ -1,8 +1,8 @@
-"""The graph of a program in a ``.pt2`` archive: its nodes with their arguments, and what is known
-of its values.
+"""The graph of a program in a ``.pt2`` archive: its nodes with their arguments, and the known
+properties of its values.
 
-The schema is checked key by key, and only what hosim needs is kept. Nothing of torch is looked up
-yet.
+The schema is checked key by key, and only the parts that hosim needs are kept. Nothing of torch is
+looked up yet.
 """
 
 import re
@@ -51,7 +51,7 @@ class Pt2Value:
 @dataclass(frozen=True, slots=True)
 class Pt2Constant:
     """An argument that is a ``dtype``, a ``layout``, a ``memory_format`` or a ``device``;
-    ``number`` is the schema's.
+    ``number`` is its number in the schema.
     """
 
     kind: str
@@ -63,8 +63,8 @@ class Pt2Tensor:
     """The known properties of a tensor. A size is ``None`` if the program keeps no example of it.
     ``dtype`` is the schema's number.
 
-    ``symbols`` name the sizes that may vary: empty for one that is computed from others, ``None``
-    for one that may not.
+    ``symbols`` are the names of dynamic sizes: empty for a size that is computed from others,
+    ``None`` for a fixed one.
     """
 
     dtype: int
@@ -76,11 +76,11 @@ class Pt2Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Node:
-    """A call. ``arguments`` are name, whether it is by keyword (``None``: as the schema of the op
-    says), and value.
+    """A call. Each of ``arguments`` has a name, True if it is passed by keyword (``None``: by the
+    schema of the op), and a value.
 
-    ``outputs`` names the values: a name for the result itself, else a list of what its items are;
-    ``None`` where nothing is named.
+    ``outputs`` is the name of the result, a list of names for its items, which may be nested, or
+    ``None`` without names.
     """
 
     name: str
@@ -112,8 +112,8 @@ class Pt2Subgraph:
 
 
 def read_graph(data: Any, where: str) -> Pt2Graph:
-    """The graph in ``data``. Raises :class:`InputError` for anything that the schema does not
-    have.
+    """Return the graph in ``data``. Raises :class:`InputError` for anything that the schema does
+    not have.
     """
     keys = fields(
         data,
@@ -147,7 +147,7 @@ def read_graph(data: Any, where: str) -> Pt2Graph:
 
 
 def _check_names(graph: Pt2Graph, where: str) -> None:
-    """Raise :class:`InputError` unless every value is made once, before it is used."""
+    """Raise :class:`InputError` unless every value is made once, and before it is used."""
     made = {one.name for one in graph.inputs if isinstance(one, Pt2Value)}
     count = sum(isinstance(one, Pt2Value) for one in graph.inputs)
     for i, node in enumerate(graph.nodes):
@@ -233,7 +233,7 @@ def _no_op(target: str) -> str:
 
 
 def _output(data: Any, where: str) -> Any:
-    """The name that an output gives its value, ``None`` for one without, or a list of such."""
+    """The name that an output gives its value, ``None`` without a name, or a list of these."""
     kind, value = only(data, where)
     reader = _OUTPUTS.get(kind)
     if reader is None:
@@ -254,7 +254,7 @@ def _symbol_name(data: Any, where: str) -> str | None:
 
 
 def read_argument(data: Any, where: str) -> Any:
-    """The value of an argument: plain data of Python, with objects of this module in it."""
+    """The value of an argument: plain Python data, which may contain objects of this module."""
     kind, value = only(data, where)
     reader = _ARGUMENTS.get(kind)
     if reader is None:
@@ -270,7 +270,7 @@ def _reference(data: Any, where: str) -> Pt2Value:
 
 
 def _symbolic(data: Any, where: str) -> Any:
-    """A number, or the value of a node that is one."""
+    """A number, or the value of a node that makes one."""
     kind, value = only(data, where)
     if kind == "as_name":
         return Pt2Value(word(value, where))
@@ -318,8 +318,8 @@ def _each(read: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def read_tensor(data: Any, where: str) -> Pt2Tensor:
-    """Return the known properties of a tensor: strided, on whatever device, with sizes that are not
-    negative.
+    """Return the known properties of a tensor. It must be strided, on any device, without negative
+    sizes.
     """
     keys = fields(
         data,
@@ -348,7 +348,7 @@ def read_tensor(data: Any, where: str) -> Pt2Tensor:
 
 
 def _symbol(data: Any, where: str, kind: str) -> Any:
-    """The number of a size: that of the example, where it is an expression; ``None`` if the program
+    """The number of a size, that of the example if it is an expression; ``None`` if the program
     keeps no example.
     """
     name, value = only(data, where)

@@ -1,7 +1,7 @@
 """The program in a ``.pt2`` archive as plain data, without torch.
 
-Its graph, which storages lie in which record, and what its inputs and outputs are: schema 8 of
-``torch/_export/serde/schema.py``, and a key that it does not have is an error. Notes for people and
+It has the graph, the records of the storages, and the inputs and outputs. The format is schema 8 of
+``torch/_export/serde/schema.py``; a key that the schema does not have is an error. Comments and
 guards are not used.
 """
 
@@ -40,7 +40,7 @@ _HELD = {
     "buffer": ("buffer_name", "buffer"),
     "tensor_constant": ("tensor_constant_name", "buffer"),
 }
-"""Inputs that the program holds: the key of their qualified name, and what hosim calls them."""
+"""Inputs that the program holds: the key of their qualified name, and hosim's kind."""
 
 _RESULTS = {
     "user_output": ("", ""),
@@ -51,13 +51,15 @@ _RESULTS = {
     "parameter_mutation": ("parameter_name", "held"),
     "user_input_mutation": ("user_input_name", "input"),
 }
-"""Outputs: the key of what they belong to, and how it is named if they update it."""
+"""Outputs: the key of the input that they belong to, and the kind of that name if they
+update it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Pt2Payload:
-    """A tensor of the program's own, and the record with its storage; ``nbytes`` are the
-    record's.
+    """A tensor of the program's own, and the record with its storage; ``nbytes`` is the record's
+    size.
     """
 
     tensor: Pt2Tensor
@@ -67,10 +69,10 @@ class Pt2Payload:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Input:
-    """The kind of an input of the program: ``parameter``, ``buffer`` (also a constant tensor),
+    """An input of the program. Its kind is ``parameter``, ``buffer`` (also a constant tensor),
     ``input`` or ``constant``.
 
-    ``target`` is the qualified name of what the program holds.
+    ``target`` is the qualified name of a tensor that the program holds.
     """
 
     kind: str
@@ -81,11 +83,11 @@ class Pt2Input:
 
 @dataclass(frozen=True, slots=True)
 class Pt2Program:
-    """A program. ``updates``: for each output the input that it updates, as (``input`` or ``held``,
-    name); ``None`` for a result.
+    """A program. ``updates`` has, for each output, the input that it updates, as (``input`` or
+    ``held``, name); ``None`` for a result.
 
-    ``ranges`` are the smallest and the largest size that a symbol may stand for, ``None`` where
-    there is no such bound.
+    ``ranges`` are the smallest and the largest size that a symbol may have, ``None`` without such a
+    bound.
     """
 
     graph: Pt2Graph
@@ -96,8 +98,8 @@ class Pt2Program:
 
 
 def read_program(archive: Pt2Archive) -> Pt2Program:
-    """The program in an archive. Raises :class:`InputError` for anything that the schema does not
-    have.
+    """Return the program in an archive. Raises :class:`InputError` for anything that the schema
+    does not have.
     """
     try:
         model = _json(archive, MODEL, archive.model)
@@ -180,9 +182,7 @@ def _range(data: Any) -> tuple[int | None, int | None]:
 
 
 def _check_call(entry: Any, where: str) -> None:
-    """The containers in which a submodule takes its arguments and gives its results: checked, and
-    not used.
-    """
+    """Check the containers of a submodule's arguments and results, which are not used."""
     signature = fields(entry, where, ("fqn",), ("signature",)).get("signature")
     if signature is not None:
         found = fields(
@@ -229,7 +229,7 @@ def _update(data: Any, where: str) -> tuple[str, str] | None:
 
 
 def _payloads(archive: Pt2Archive, record: str, content: bytes) -> dict[str, Pt2Payload]:
-    """Parameters, buffers or constants by their qualified names."""
+    """Return parameters, buffers or constants by their qualified names."""
     config = fields(_json(archive, record, content), record, ("config",))["config"]
     folder = record.rpartition("/")[0]
     found = {}

@@ -1,10 +1,10 @@
-"""Size expressions and descriptions of containers in a ``.pt2`` archive, judged without evaluating
-them.
+"""Checks of the texts in a ``.pt2`` archive: size expressions and descriptions of containers. No
+text is evaluated.
 
-torch gives size expressions to sympy, which runs them as Python, and looks up modules that a
-description of containers names. hosim needs neither: it takes a size from the number that stands
-beside the expression. What is not on the lists here would make other readers of the file run code,
-so the file is refused.
+torch gives size expressions to sympy, which runs them as Python, and looks up the modules that a
+description of containers names. hosim needs neither: it takes a size from the number beside the
+expression. A text with anything that is not listed here could make another program run code when it
+reads the file, so hosim refuses the file.
 """
 
 import ast
@@ -19,8 +19,8 @@ from hosim.limits import within
 from hosim.units import LARGEST
 
 # -- single values ---------------------------------------------------------------------------------
-# Checks of single values in the JSON of a ``.pt2`` archive: each gives the value, or raises an
-# error with its place, ``where``.
+# Checks of single values in the JSON of a ``.pt2`` archive. Each returns the value, or raises an
+# error that names its place, ``where``.
 
 
 def _shown(data: Any) -> str:
@@ -36,13 +36,13 @@ def _checked(data: Any, is_valid: bool, expected: str, where: str) -> Any:
 
 
 def whole(data: Any, where: str) -> int:
-    """``data``, if it is an integer of 64 bits."""
+    """Return ``data`` if it is an integer of 64 bits."""
     fits = type(data) is int and -LARGEST - 1 <= data <= LARGEST
     return int(_checked(data, fits, "an integer of 64 bits", where))
 
 
 def number(data: Any, where: str) -> float:
-    """``data`` as a float; torch writes the infinite ones as words."""
+    """Return ``data`` as a float. torch writes infinities and NaN as words."""
     if isinstance(data, int):
         return float(whole(data, where))
     known = isinstance(data, float) or data in ("Infinity", "-Infinity", "NaN")
@@ -50,12 +50,14 @@ def number(data: Any, where: str) -> float:
 
 
 def flag(data: Any, where: str) -> bool:
-    """``data``, if it is true or false."""
+    """Return ``data`` if it is true or false."""
     return bool(_checked(data, isinstance(data, bool), "true or false", where))
 
 
 def text(data: Any, where: str, *, any_length: bool = False) -> str:
-    """``data``, if it is text, and no longer than a name."""
+    """Return ``data`` if it is text, and no longer than a name may be (or, with ``any_length``, of
+    any length).
+    """
     found = str(_checked(data, isinstance(data, str), "text", where))
     if not any_length:
         within("name_length", len(found), where=where)
@@ -69,25 +71,29 @@ def texts(data: Any, where: str) -> None:
 
 
 def word(data: Any, where: str) -> str:
-    """The name of a value. It must be a word: torch writes Python code with it."""
+    """Return ``data`` if it is the name of a value. It must be an identifier of Python, because
+    torch writes Python code with it.
+    """
     is_word = isinstance(data, str) and data.isidentifier()
     return text(_checked(data, is_word, "the name of a value", where), where)
 
 
 def items(data: Any, where: str) -> Sequence[Any]:
-    """``data``, if it is a list."""
+    """Return ``data`` as a list if it is one."""
     return list(_checked(data, isinstance(data, list), "a list", where))
 
 
 def mapping(data: Any, where: str) -> dict[str, Any]:
-    """``data``, if it is an object."""
+    """Return ``data`` as a dict if it is an object."""
     return dict(_checked(data, isinstance(data, dict), "an object", where))
 
 
 def fields(
     data: Any, where: str, required: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """``data``, if it is an object with these keys and no other."""
+    """Return ``data`` as a dict if it is an object that has the required keys and no key beyond the
+    optional ones.
+    """
     found = mapping(data, where)
     for key in found:
         if key not in required and key not in optional:
@@ -103,7 +109,7 @@ def fields(
 
 
 def only(data: Any, where: str) -> tuple[str, Any]:
-    """Key and value of an object with one key, which says what it is."""
+    """Return the key and the value of an object that has one key."""
     found = mapping(data, where)
     if len(found) != 1:
         raise InputError(f"expected an object with one key, got {len(found)}", where=where)
@@ -248,7 +254,7 @@ def check_expression(text: str, where: str) -> None:
 
 
 def symbol_of(text: str) -> str:
-    """The symbol that a checked expression is; empty for any other expression.
+    """Return the symbol if a checked expression is one, else an empty text.
 
     >>> symbol_of("Symbol('s0', positive=True)"), symbol_of("Mul(Integer(2), Symbol('s0'))")
     ('s0', '')
@@ -292,8 +298,8 @@ def _is_symbol(call: ast.Call) -> bool:
 
 
 def _is_function(call: ast.Call) -> bool:
-    """Return whether a call is of a function on the list, with arithmetic as its arguments; sympy
-    writes ``Float('1.5', precision=53)``.
+    """Return whether a call is of a listed function, with arithmetic as its arguments. sympy
+    writes ``Float('1.5', precision=53)``, whose arguments are numbers as text.
     """
     if not isinstance(call.func, ast.Name) or call.func.id not in _FUNCTIONS:
         return False
@@ -365,8 +371,8 @@ def _is_container(node: Any) -> bool:
 
 
 def _is_context(kind: str, context: Any) -> bool:
-    """Return whether a description's context is that of its type: the keys of a dict, for
-    instance.
+    """Return whether the context of a description fits its type: the keys of a dict,
+    for instance.
     """
     if kind == "collections.namedtuple":
         return isinstance(context, str) and bool(_DOTTED.fullmatch(context))
@@ -393,8 +399,8 @@ def _is_context(kind: str, context: Any) -> bool:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value has no key with two underscores, by which torch marks what it
-    imports.
+    """Return whether no key in a value has two underscores: torch marks with them what
+    it imports.
     """
     if isinstance(value, dict):
         return all(["__" not in key and _is_plain(item) for key, item in value.items()])

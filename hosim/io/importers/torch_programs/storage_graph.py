@@ -1,5 +1,5 @@
 """A workload graph from steps that read and write numbered storages, as
-:mod:`hosim.io.importers.torch_programs.torch_run` notes them.
+:mod:`hosim.io.importers.torch_programs.torch_run` records them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class StorageGraph:
-    """A graph in the making; ``names`` has the tensor of each storage, in the order of the tensors.
-    ``cuts``: those that are in parts.
+    """A graph that is being built. ``names`` has the tensor of each storage, in the order of the
+    tensors; ``cuts`` has the storages that are in parts.
     """
 
     def __init__(
@@ -40,8 +40,8 @@ class StorageGraph:
         self._unknown: list[str] = []
 
     def tensor(self, storage: int, wanted: str, kind: str) -> None:
-        """The tensor of a storage, under the name ``wanted`` or, if another has it, with
-        underscores behind it.
+        """Add the tensor of a storage, under the name ``wanted``, with underscores added if another
+        tensor has it.
         """
         while wanted in self._shapes:
             wanted += "_"
@@ -58,15 +58,15 @@ class StorageGraph:
         kinds: Sequence[str],
         names: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """The tensors that a step makes, of these kinds: by their ``names``, or else named as the
-        step, and numbered if they are several.
+        """Add the tensors that a step makes, of these kinds. Their names are in ``names``, or are
+        the step's, numbered if there are several.
         """
         for i, (storage, kind) in enumerate(zip(step.outputs, kinds, strict=True)):
             own = step.name if len(step.outputs) == 1 else f"{step.name}.{i}"
             self.tensor(storage, names.get(storage, own), kind)
 
     def op(self, step: ProgramStep, deps: Sequence[str] = ()) -> None:
-        """The op of a step whose storages all have their tensors."""
+        """Add the op of a step whose storages all have their tensors."""
         inputs, outputs, mutates = used_by(
             step.name, step.inputs, step.outputs, step.mutates, self.names, self._cuts
         )
@@ -90,11 +90,11 @@ class StorageGraph:
             self._unknown.append(step.name)
 
     def build(self, meta: Mapping[str, Any]) -> Graph:
-        """The graph; its ``meta`` also has the shapes of the tensors, and says that ops may run
-        again, but for random ones.
+        """Return the graph. Its ``meta`` also has the shapes of the tensors, and says that ops may
+        run again, except random ones.
 
-        torch declares what an op writes. So an op that is not random is a function of what it
-        reads.
+        torch declares the arguments that an op writes, so an op that is not random is a function of
+        its inputs.
         """
         listed = {
             key: names

@@ -2,30 +2,30 @@
 
 The mapping:
 
-- A tensor is a *storage*: parameters that are tied are one, and so are a tensor and its views. Its
-  bytes are the storage's. A view is no op, since it launches nothing: ``view``, ``transpose``,
-  ``expand``, ``split``, a ``to`` or ``contiguous`` that returns its argument. Whether a node makes
-  a view is not guessed from its name but seen: the program runs on fake tensors, which share
-  storages as real ones do.
-- An op is a node of the exported graph that computes; its name is the node's. What a composite op
-  (``matmul``, ``linear``, attention) allocates inside and frees again is its ``workspace_bytes``;
+- A tensor is a *storage*: tied parameters are one tensor, and so are a tensor and its views. Its
+  bytes are the storage's. A view is no op, because it launches nothing: ``view``, ``transpose``,
+  ``expand``, ``split``, a ``to`` or ``contiguous`` that returns its argument. Views are recognised
+  not by a node's name but by running the program on fake tensors, which share storages as real
+  ones do.
+- An op is a node of the exported graph that computes; its name is the node's. Memory that a
+  composite op (``matmul``, ``linear``, attention) allocates and frees is its ``workspace_bytes``;
   ``bytes_accessed`` and ``flops`` are summed over the aten ops inside. ``flops`` are those of
   ``torch.utils.flop_counter``'s registry (with attention on the CPU and grouped matmul, which it
   lacks).
-- What exists from the start is in parts where ops use some of it: what views show (``experts[3]``,
-  ``cache[:, :, 5:6]``), and what indices choose, whatever these are: as many rows of a table as are
-  looked up, and as many of a cache as are written, as if all were different
-  (:mod:`hosim.io.importers.stored.storage_parts`). ``meta["missing"]`` says where all of it is used
-  because the part is not known. A program with
-  cache nodes has whole storages, which these move.
-- In-place ops and ``out`` variants mutate the storage that their schema says they write. A
-  functional program that returns new values of buffers or inputs ends with one ``copy_`` each,
-  which is what its caller does.
+- A tensor that exists from the start is in parts if ops use parts of it: those that views show
+  (``experts[3]``, ``cache[:, :, 5:6]``), and those that indices choose. The values of indices are
+  unknown: all count as different, so that as many rows of a table are read as are looked up, and
+  as many of a cache are written (:mod:`hosim.io.importers.stored.storage_parts`).
+  ``meta["missing"]`` names the tensors that are used whole because the part is not known. A program
+  with cache nodes has whole storages, which these move.
+- In-place ops and ``out`` variants mutate the storage that they write by their schema. A functional
+  program that returns new values of buffers or inputs ends with one ``copy_`` for each, because its
+  caller makes these copies.
 - Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer``
   (constants, too), ``input``; ``output`` for a storage that the program returns and produced
   itself; ``activation`` for the rest.
-- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage); of one in
-  parts that of the whole.
+- ``meta["shapes"]`` has the shape of each tensor (of the first view seen on a storage); for a
+  tensor in parts, that of the whole.
 
 Memory is that of inference on the CPU's path: gradients are off, and attention is fused. See
 :mod:`hosim.io.importers.torch_programs.torch_kernels`. torch is imported when a function of this
@@ -58,14 +58,14 @@ if TYPE_CHECKING:
 
 # -- pt2 dims
 # --------------------------------------------------------------------------------------------------
-# Other sizes for the inputs of a program that was exported with sizes that may vary.
+# Other input sizes for a program that was exported with dynamic sizes.
 
 LARGEST = 2**40
 
 
 def with_dims(program: Pt2Program, dims: Mapping[str, int]) -> Pt2Program:
-    """The program with inputs of these sizes. The program runs again for a graph, so that all other
-    sizes follow.
+    """Return the program with inputs of these sizes. All other sizes follow, because the program is
+    run for a graph.
 
     Parameters
     ----------
@@ -83,9 +83,9 @@ def with_dims(program: Pt2Program, dims: Mapping[str, int]) -> Pt2Program:
     Raises
     ------
     InputError
-        For a name of no such size (the error lists those there are), a size out of its range, one
-        that is given twice, and an input whose elements do not lie one after the other, or that has
-        a size computed from others.
+        For a name of no such size (the error lists the known ones), a size outside its range, two
+        sizes for one symbol, an input that is not contiguous, and an input with a size that is
+        computed from others.
 
     References
     ----------
@@ -167,8 +167,8 @@ def _strides(sizes: list[int]) -> tuple[int, ...]:
 def import_exported(
     program: ExportedProgram | RunnableProgram, *, name: str, meta: Mapping[str, Any] | None = None
 ) -> Graph:
-    """The graph of an exported program, or of one that ``torch_pt2.load`` read. ``meta`` is added
-    to the graph's.
+    """Return the graph of an exported program, or of one that ``torch_pt2.load`` read. ``meta`` is
+    added to the graph's.
 
     Raises :class:`InputError` for a program that cannot be run without the contents of its tensors
     (a shape that depends on data), and for higher-order ops other than those that only set a mode
@@ -193,7 +193,7 @@ def import_exported(
 def import_plan(
     program: ExportedProgram | RunnableProgram, *, name: str, policy: str = "imported"
 ) -> Plan:
-    """Read the plan that stands in an exported program as cache nodes.
+    """Read the plan that an exported program contains as cache nodes.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def import_plan(
     name
         The name of the workload: the program without these nodes.
     policy
-        The name of the policy that the plan is to carry.
+        The name of the plan's policy.
 
     Returns
     -------
@@ -228,13 +228,13 @@ def import_plan(
 
 
 def import_pt2(path: str | os.PathLike[str], dims: Mapping[str, int] | None = None) -> Graph:
-    """The graph of the program in a ``.pt2`` file, as ``torch.export.save`` writes it; its name is
-    the file's.
+    """Return the graph of the program in a ``.pt2`` file, as ``torch.export.save`` writes it; its
+    name is the file's.
 
-    A size that may vary is that of the example with which the program was exported, or what
-    ``dims`` says (:func:`hosim.io.importers.torch_programs.torch_export.with_dims`). Raises
+    A dynamic size is that of the example with which the program was exported, or the one in
+    ``dims`` (:func:`hosim.io.importers.torch_programs.torch_export.with_dims`). Raises
     :class:`InputError` for a damaged file and for one that would make other readers run foreign
-    code. The file is judged before torch is imported (see
+    code. The file is checked before torch is imported (see
     :mod:`hosim.io.importers.torch_programs.torch_pt2`).
     """
     source = os.fspath(path)
@@ -276,12 +276,12 @@ def workload_of(
     *,
     in_parts: bool = False,
 ) -> tuple[Graph, Mapping[int, int]]:
-    """The graph of a run, and the position of each storage among its tensors, unless these are
-    ``in_parts``.
+    """Return the graph of a run, and the position of each storage among its tensors (not valid
+    ``in_parts``).
 
-    ``kinds`` are those of some activations, by storage. ``in_parts``: what exists from the start is
-    cut into the parts that ops use. Random ops depend on each other in their order, since they draw
-    from one generator.
+    ``kinds`` are those of some activations, by storage. ``in_parts``: tensors that exist from the
+    start are cut into the parts that ops use. Random ops depend on each other in their order,
+    because they draw from one generator.
     """
     sizes = {
         one.storage: (one.name, run.sizes[one.storage], run.shapes[one.storage])
@@ -304,8 +304,8 @@ def workload_of(
 
 
 def plan_of(run: ProgramRun, graph: Graph, positions: Mapping[int, int], policy: str) -> Plan:
-    """The plan of a run's cache nodes over its graph. Raises :class:`InputError` unless they are
-    numbered 0, 1, ...
+    """Return the plan of a run's cache nodes over its graph. Raises :class:`InputError` unless they
+    are numbered 0, 1, ...
     """
     moves = sorted(run.moves, key=lambda move: move.number)
     if [move.number for move in moves] != list(range(len(moves))):

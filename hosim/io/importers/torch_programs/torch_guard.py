@@ -49,19 +49,19 @@ _CUTS = {
     aten.vsplit: ("sections",),
     aten.dsplit: ("sections",),
 }
-"""Ops that give a list of parts, and the names of their arguments after the tensor."""
+"""Ops that return a list of parts, and the names of their arguments after the tensor."""
 
 
 class OwnOp:
-    """The class of targets that hosim made itself; no file has one."""
+    """The class of targets that hosim makes itself; no file has one."""
 
 
 def check_call(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Raise :class:`InputError` unless a node calls a registered torch op, or does arithmetic on
     sizes with numbers.
 
-    A call that would give another number of tensors than the node's ``pieces`` says is an error,
-    too: a wrong one can be huge.
+    It is also an error if a call would return another number of tensors than the node's ``pieces``:
+    a wrong number can be huge.
     """
     target: Any = node.target
     if isinstance(target, OwnOp):
@@ -115,21 +115,21 @@ def check_number(node: Node, value: Any) -> None:
 
 
 def pieces(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
-    """Return the number of tensors that an op gives that cuts one into equal parts; ``None`` for
-    every other op.
+    """Return the number of tensors that an op returns which cuts a tensor into equal parts;
+    ``None`` for every other op.
     """
     if packet not in _CUTS:
         return None
     given = {**dict(zip(("self", *_CUTS[packet]), args, strict=False)), **kwargs}
     shape, dim = given["self"].size(), given.get("dim", 0)
     if not isinstance(dim, int) or not -len(shape) <= dim < len(shape):
-        return None  # torch says what is wrong
+        return None  # torch reports the error
     size = int(shape[dim])
     if packet is aten.unbind:
         return size
     parts = given.get(_CUTS[packet][0])
     if not isinstance(parts, int) or parts < 1:
-        return None  # a list, as long as in the program; or torch says what is wrong
+        return None  # a list, whose length is in the program; or torch reports the error
     if packet in (aten.split, aten.unsafe_split):
         return max(-(-size // parts), 1)
     if packet in (aten.chunk, aten.unsafe_chunk) and size:

@@ -1,9 +1,8 @@
-"""A dispatch mode that watches a piece of a torch program run, and records what it does to memory.
-Imports torch.
+"""A dispatch mode that watches a torch program run and records its effect on memory. Imports torch.
 
 The program runs on fake tensors, which have storages, views and sizes but no contents, so an 8B
 model takes no memory. The mode sees the aten ops below torch's composite ones, such as the
-``clone`` and ``bmm`` inside ``matmul``. It decides by what happens to storages, not by the names of
+``clone`` and ``bmm`` inside ``matmul``. It decides by the effect on storages, not by the names of
 ops: an op that returns memory of its arguments and writes none (by the alias annotations of its
 schema) is a view and costs nothing; every other op is a :class:`Kernel`.
 """
@@ -57,7 +56,9 @@ _SCATTERS = {
     aten.scatter_: 3,
     aten.scatter_add_: 3,
 }
-"""In-place ops that touch only as many bytes of their first argument as this argument has."""
+"""In-place ops that touch at most as many bytes of their first argument as the argument at this
+position has.
+"""
 
 _ALLOCATIONS = {
     aten.empty,
@@ -70,15 +71,15 @@ _ALLOCATIONS = {
 """Ops that write nothing into the memory that they return."""
 
 _WRITE_STATISTICS = ("aten::native_batch_norm", "aten::cudnn_batch_norm", "aten::miopen_batch_norm")
-"""Ops that, in training, write into their running statistics, which their schemas do not say."""
+"""Ops that write their running statistics in training, which their schemas do not declare."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One computation below torch's composite ops; storages by number.
+    """One computation below torch's composite ops; storages are given by number.
 
-    ``random``: it draws from torch's generator. ``kernel``: the class of kernels that it is one of,
-    and its sizes. ``uses``: what it does with storages that are watched.
+    ``random``: it draws from torch's generator. ``kernel``: its class of kernels, and the sizes.
+    ``uses``: its uses of storages that are watched.
     """
 
     reads: tuple[int, ...]
@@ -97,7 +98,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
 
     ``sizes`` and ``shapes`` are by storage number; a shape is that of the first tensor seen on the
     storage. ``live_bytes`` are the bytes of live storages; ``peak_bytes`` is their maximum since it
-    was last reset. ``watched`` are the storages of which the parts matter that kernels use.
+    was last reset. ``watched`` are the storages for which the uses of parts are recorded.
     """
 
     def __init__(self) -> None:
@@ -112,11 +113,11 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         self._calls, self._most = 0, limit("kernels")
         self._alive: dict[
             int, tuple[int, weakref.ref[Any]]
-        ] = {}  # by address, which is unique among the living
+        ] = {}  # by address, which is unique among live storages
 
     def number(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor's storage; a new one if it has not been seen. Raises
-        :class:`InputError` if it has none.
+        """Return the number of a tensor's storage, a new one if the storage has not been seen.
+        Raises :class:`InputError` if the tensor has no storage.
         """
         try:
             storage = tensor.untyped_storage()
@@ -183,12 +184,12 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
                     func.overloadpacket, args, list(reads.values()), list(made.values()), written
                 ),
                 flops=flops,
-                # what a matrix unit multiplies counts, not what it accumulates or the statistics
-                # that attention leaves
+                # the dtype of a matrix unit's operands, not of its accumulator or of attention's
+                # statistics
                 dtype=_dtype(
                     [args[0]] if flops else [*(t for _, t in inputs), *(t for _, t in outputs)]
                 ),
-                # the CPU's fused attention has this tag as well, but drops nothing
+                # the CPU's fused attention has this tag, too, but drops nothing
                 random=torch.Tag.nondeterministic_seeded in func.tags
                 and "attention" not in func.overloadpacket.__name__,
                 kernel=_kernel(func.overloadpacket, args, kwargs, result, flops),
@@ -205,7 +206,7 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
         reads: Sequence[torch.Tensor],
         written: Sequence[tuple[torch.Tensor, bool]],
     ) -> tuple[Use, ...]:
-        """Return the uses that a kernel makes of storages that are watched."""
+        """Return a kernel's uses of storages that are watched."""
         watched: list[tuple[int, torch.Tensor, bool | None]] = [
             (number, t, None) for t in reads if (number := self.number(t)) in self.watched
         ]
@@ -226,11 +227,11 @@ class KernelRecorder(TorchDispatchMode):  # type: ignore[misc]  # torch is not t
 
 
 def _on_meta(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], error: Exception) -> Any:
-    """The result of an op that the CPU lacks, such as ``histc`` of integers, by its meta kernel,
-    which is independent of devices.
+    """Return the result of an op that the CPU lacks, such as ``histc`` of integers, from its meta
+    kernel, which does not depend on devices.
 
-    Raises ``error``, the CPU's, for an op that returns views or writes its arguments, and if the
-    meta kernel fails too.
+    Raises the CPU's ``error`` for an op that returns views or writes its arguments, and if the meta
+    kernel fails, too.
     """
     schema = func._schema
     if schema.is_mutable or any(value.alias_info is not None for value in schema.returns):
@@ -259,8 +260,8 @@ _OF_ONE_DTYPE = {
     **dict.fromkeys((aten.index_add, aten.index_add_), (0, 3)),
     **dict.fromkeys((aten.index_put, aten.index_put_), (0, 2)),
 }
-"""Ops that torch runs only on tensors of one dtype, which its fakes do not check; the places of
-those tensors among the arguments.
+"""Ops that torch runs only on tensors of one dtype, which its fakes do not check, with the
+positions of these tensors.
 """
 
 _SCALED = {
@@ -269,13 +270,11 @@ _SCALED = {
         (aten.native_group_norm, aten.native_batch_norm, aten._native_batch_norm_legit), (0, 1, 2)
     ),
 }
-"""Norms, which take weights that are of the input's dtype or of fp32."""
+"""Norms, whose weights have the input's dtype or fp32, with the positions of these tensors."""
 
 
 def _check_dtypes(packet: Any, args: tuple[Any, ...]) -> None:
-    """Raise :class:`InputError` for dtypes that torch refuses, though its fakes let them
-    through.
-    """
+    """Raise :class:`InputError` for dtypes that torch refuses but its fakes accept."""
     places: tuple[int, ...] = _OF_ONE_DTYPE.get(packet, _SCALED.get(packet, ()))
     found = [args[i].dtype for i in places if i < len(args) and isinstance(args[i], torch.Tensor)]
     also = {torch.float32} if packet in _SCALED else set()
@@ -288,7 +287,7 @@ def _check_dtypes(packet: Any, args: tuple[Any, ...]) -> None:
 
 
 def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors in nested lists, tuples and mappings."""
+    """Yield the tensors in nested lists, tuples and mappings."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -301,7 +300,9 @@ def tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 def _written(
     schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> list[tuple[torch.Tensor, bool]]:
-    """The arguments that an op writes, by its schema, and whether each is an ``out`` argument."""
+    """Return the arguments that an op writes, by its schema, and whether each is an ``out``
+    argument.
+    """
     if schema.name in _WRITE_STATISTICS:
         given = dict(zip((one.name for one in schema.arguments), args, strict=False)) | dict(kwargs)
         names = ("running_mean", "running_var") if given.get("training") else ()
@@ -311,7 +312,7 @@ def _written(
     written: list[tuple[torch.Tensor, bool]] = []
     for i, argument in enumerate(schema.arguments):
         if argument.name == "grads" and kwargs.get("grad_scale") is None:
-            continue  # a fused optimizer writes the gradients only to unscale them
+            continue  # a fused optimizer writes the gradients only if it unscales them
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[i] if i < len(args) else kwargs.get(argument.name)
             written += [(t, argument.is_out) for t in tensors((value,))]
@@ -319,7 +320,7 @@ def _written(
 
 
 def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The part of its storage that a tensor shows."""
+    """The part of its storage that a tensor covers."""
     return tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
 
 
@@ -330,7 +331,7 @@ def _traffic(
     made: list[torch.Tensor],
     written: list[tuple[torch.Tensor, bool]],
 ) -> int:
-    """Bytes of the distinct views that an op reads and writes, in the device tier."""
+    """The bytes of the distinct views that an op reads and writes, in the device tier."""
     if packet in _ALLOCATIONS:
         return 0
     if packet in GATHERS and made:
@@ -347,8 +348,8 @@ def _traffic(
 
 
 def _flops(packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """FLOP by torch's own counter registry, and by hosim's formulas for what it lacks: attention on
-    the CPU and grouped matmul.
+    """FLOP by torch's own counter registry, or by hosim's formulas for ops that it lacks: attention
+    on the CPU and grouped matmul.
     """
     if packet in flop_registry:
         return int(flop_registry[packet](*args, **kwargs, out_val=result))
@@ -370,7 +371,7 @@ def _shapes(values: Sequence[Any]) -> list[Sequence[int] | None]:
 
 
 _PRODUCTS = {aten.mm: 1, aten.bmm: 1, aten.addmm: 2, aten.baddbmm: 2}
-"""Products, each with the place of its second operand."""
+"""Products, with the position of their second operand."""
 
 _ATTENTION = aten._scaled_dot_product_flash_attention_for_cpu
 _ATTENTION_GRADIENT = aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -381,7 +382,7 @@ def _kernel(
     packet: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, flops: int
 ) -> KernelSizes:
     """The class and sizes of products of rows with one matrix, and of attention that is causal or
-    has no mask, with its gradient.
+    has no mask, and its gradient; else :data:`UNKNOWN`.
     """
     if packet in _PRODUCTS:
         return product_kernel(result.shape, args[_PRODUCTS[packet]].shape, flops)
@@ -402,7 +403,7 @@ def _kernel(
 
 
 def _dtype(involved: list[torch.Tensor]) -> str:
-    """The dtype of a computation: its widest floating one, or the widest of all."""
+    """The dtype of a computation: its widest floating-point one, else the widest of all."""
     dtypes = {t.dtype for t in involved}
     widest = max(
         dtypes,

@@ -1,6 +1,4 @@
-"""A program or a module of torch that the caller has in memory, as a workload. Its code is the
-caller's own, and runs.
-"""
+"""A torch program or module in memory, as a workload. Its code is the caller's own, and is run."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_torch_model(value: object) -> TypeGuard[ExportedProgram | Module]:
-    """Return whether a value is an exported program or a module; torch is not imported for it.
+    """Return whether a value is an exported program or a module, without importing torch.
 
     >>> is_torch_model("llama-3.1-8b-prefill-4k")
     False
@@ -38,21 +36,21 @@ def import_torch_model(
     optimizer: Any = None,
     name: str = "",
 ) -> Graph:
-    """The graph of a model's forward pass, or with an optimizer of a whole training step.
+    """Return the graph of a model's forward pass or, with an optimizer, of a training step.
 
     Parameters
     ----------
     model
         An exported program, or a module, which is exported with ``torch.export.export(module,
-        inputs, strict=False)``. It stays as it is, and where it is.
+        inputs, strict=False)``. It is not changed or moved.
     inputs
-        For a module its example inputs: a tensor, positional ones in a sequence, or named ones in a
-        mapping. Tensors on the meta device will do.
+        The example inputs of a module: a tensor, a sequence of positional ones, or a mapping of
+        named ones. Tensors on the meta device are enough.
     loss
-        ``loss(model, inputs)``, with the inputs by name, is differentiated; without it what the
-        model returns, or its ``loss``.
+        ``loss(model, inputs)``, with the inputs by name, is differentiated; by default the model's
+        result, or the ``loss`` in it.
     optimizer
-        As :func:`hosim.io.importers.torch_programs.torch_train.import_training` takes it.
+        An optimizer for :func:`hosim.io.importers.torch_programs.torch_train.import_training`.
     name
         The graph's name; by default the module's class, and ``program`` for an exported program.
 
@@ -64,8 +62,8 @@ def import_torch_model(
     Raises
     ------
     InputError
-        If a module has no inputs or cannot be exported or trained with them, or an exported program
-        has some.
+        If a module has no inputs, or cannot be exported or trained with them, or if inputs are
+        given for an exported program.
 
     References
     ----------
@@ -97,7 +95,7 @@ def import_torch_model(
             "a module needs example inputs: hosim.load(model, inputs=...), positional or by "
             f"name; got {name}",
         )
-    if isinstance(inputs, torch.Tensor):  # a sequence of its rows, too
+    if isinstance(inputs, torch.Tensor):  # a tensor is also a sequence of its rows
         inputs = (inputs,)
     if not isinstance(inputs, Mapping | Sequence) or isinstance(inputs, str):
         raise InputError(
@@ -145,8 +143,8 @@ def _training_step(
 def exported(
     module: Module, args: tuple[Any, ...], kwargs: dict[str, Any], name: str
 ) -> ExportedProgram:
-    """The program of a module called with these inputs. Raises :class:`InputError`, with ``name``
-    for the module, if there is none.
+    """Export a module called with these inputs. Raises :class:`InputError`, which names the module
+    ``name``, if torch cannot.
     """
     import torch
 

@@ -1,23 +1,23 @@
 """The program in a ``.pt2`` archive as a graph of torch, without ``torch.export.load``. Imports
 torch.
 
-``torch.export.load`` runs what a file says: it unpickles constants and example inputs, gives size
-expressions to sympy, which evaluates them, imports modules that a description of containers names,
-and writes Python code with the names of values. So the archive is read by
+``torch.export.load`` runs code from a file: it unpickles constants and example inputs, lets sympy
+evaluate size expressions, imports the modules that a description of containers names, and writes
+Python code with the names of values. Therefore
 :mod:`hosim.io.importers.torch_programs.pt2_archive` and
-:mod:`hosim.io.importers.torch_programs.pt2_program`, which import no torch, and only here its ops are
-looked up:
+:mod:`hosim.io.importers.torch_programs.pt2_program`, which do not import torch, read the archive,
+and only this module looks up its ops:
 
-- registered ops of a few libraries, by their exact names, whose words are not the names of files
-  (:data:`_WORDS`),
+- registered ops of a few libraries, by their exact names; their text arguments are never names of
+  files (:data:`_WORDS`),
 - arithmetic on sizes, from a list,
 - the two higher-order ops that set a mode around a subgraph.
 
-A size that may vary is that of the example, which the file has beside its expression. Of weights
-only sizes and strides are used, and the length of the record in which they lie. A program saved
-with its parameters on the meta device has none of their bytes, so nothing says which of them are
-one: they are taken to be separate, and those that no node uses, such as the second name of a tied
-one, share the first other of equal shape.
+A dynamic size is that of the example, which the file has beside its expression. Of weights only
+sizes and strides are used, and the length of the record that contains them. A program that was
+saved with its parameters on the meta device has none of their bytes, so the file does not say which
+of them share a storage. They count as separate; a parameter that no node uses, such as the second
+name of a tied one, shares the storage of the first other one of equal shape.
 """
 
 import keyword
@@ -129,19 +129,21 @@ _WORDS = frozenset(
     "destination",
     "tiers",
 }
-"""Names of arguments that are words. Others, such as ``filename``, are not given to an op."""
+"""Names of arguments that may be text. A text under another name, such as ``filename``,
+is refused.
+"""
 
 
 def load(source: str) -> RunnableProgram:
-    """The program in the file ``source``. Raises :class:`InputError` if it is damaged, or has what
-    other readers would execute.
+    """Return the program in the file ``source``. Raises :class:`InputError` if it is damaged, or
+    has something that other readers would execute.
     """
     return program_of(read_program(read_archive(source)), source)
 
 
 def program_of(program: Pt2Program, source: str) -> RunnableProgram:
-    """A checked program as a graph of torch. Raises :class:`InputError` for an op that is not
-    registered.
+    """Return a checked program as a graph of torch. Raises :class:`InputError` for an op that is
+    not registered.
     """
     names = [spec.name or f"arg{i}" for i, spec in enumerate(program.inputs)]
     try:
@@ -213,7 +215,7 @@ def _taken(program: Pt2Program, names: Sequence[str]) -> list[PlaceholderInput]:
 
 
 def _untangled(program: Pt2Program, taken: Sequence[PlaceholderInput]) -> list[PlaceholderInput]:
-    """``taken``, where tensors of the meta device that no node uses share the storage of one that
+    """Return ``taken``; tensors of the meta device that no node uses share the storage of one that
     is used (see the module).
     """
     used = _used(program.graph)
@@ -234,7 +236,7 @@ def _untangled(program: Pt2Program, taken: Sequence[PlaceholderInput]) -> list[P
 
 
 def _used(graph: Pt2Graph) -> set[str]:
-    """The values that a node or an output of the graph uses."""
+    """The names of the values that a node or an output of the graph uses."""
     found: set[str] = set()
 
     def note(value: Any) -> None:
@@ -251,8 +253,8 @@ def _used(graph: Pt2Graph) -> set[str]:
 
 
 def _held_tensor(payload: Pt2Payload, name: str, storages: dict[str, torch.Tensor]) -> torch.Tensor:
-    """A tensor without contents in the storage of its record, which others may share; alone if the
-    file has no bytes of it.
+    """A tensor without contents in the storage of its record, which others may share; in a storage
+    of its own if the file has no bytes of it.
     """
     if not payload.nbytes:
         return _lone_tensor(payload.tensor, name)
@@ -277,7 +279,7 @@ def _held_tensor(payload: Pt2Payload, name: str, storages: dict[str, torch.Tenso
 
 
 def _lone_tensor(known: Pt2Tensor, name: str) -> torch.Tensor:
-    """A tensor without contents that shares its storage with no other."""
+    """A tensor without contents in a storage of its own."""
     sizes, strides = (
         [_known(n, name) for n in known.sizes],
         [_known(n, name) for n in known.strides],
@@ -312,16 +314,16 @@ def _constant(value: Any, where: str) -> Any:
 
 
 def _module(graph: Pt2Graph, names: Sequence[str], registered: frozenset[str]) -> torch.nn.Module:
-    """A module with the ``graph``, and a submodule for each subgraph. Its placeholders have the
-    ``names``.
+    """Return a module with the ``graph``, and a submodule for each subgraph. Its placeholders have
+    the ``names``.
 
-    It is no ``GraphModule``: that one writes and compiles code of Python.
+    It is not a ``GraphModule``, because that writes and compiles Python code.
     """
     module, made = torch.nn.Module(), torch.fx.Graph()
     values: dict[str, Node] = {}
     for one, name in zip(graph.inputs, names, strict=True):
         placeholder = made.placeholder(name)
-        placeholder.name = name  # also where fx would give another, as it does for ``input``
+        placeholder.name = name  # fx would choose another name, as for ``input``
         if isinstance(one, Pt2Value):
             values[one.name] = placeholder
 
@@ -360,7 +362,7 @@ def _module(graph: Pt2Graph, names: Sequence[str], registered: frozenset[str]) -
 
 
 def _name_items(made: torch.fx.Graph, call: Node, outputs: Any, values: dict[str, Node]) -> None:
-    """Note the value of a call by its name, or the items of the value by theirs."""
+    """Store the value of a call by its name, or the items of the value by theirs."""
     if isinstance(outputs, str):
         values[outputs] = call
         return
@@ -407,7 +409,7 @@ def _target(node: Pt2Node, registered: frozenset[str]) -> Any:
 def _arguments(
     node: Pt2Node, target: Any, given: Sequence[tuple[str, bool | None, Any]]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments by position and by keyword, as the schema of an op orders them."""
+    """Return the arguments by position and by keyword, as the schema of an op orders them."""
     if node.target in _SIZES:
         return tuple(value for _, _, value in given), {}
     if not isinstance(target, torch._ops.OpOverload):

@@ -1,9 +1,9 @@
-"""Runs an exported program on fake tensors, node by node, and records what each node does to
+"""Run an exported program on fake tensors, node by node, and record the effect of each node on
 storages. Imports torch.
 
-Every tensor is a fake one on the CPU, whatever device the program was exported on: shapes, strides
-and aliases are those of a real run, but there are no contents. Composite ops take their CPU path,
-so attention is the fused kernel and not the quadratic one of the meta device. Only registered torch
+All tensors are fake ones on the CPU, whatever device the program was exported on: they have the
+shapes, strides and aliases of a real run, but no contents. Composite ops take their CPU path, so
+attention is the fused kernel and not the quadratic one of the meta device. Only registered torch
 ops and arithmetic on sizes are executed.
 """
 
@@ -59,12 +59,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class ProgramStep:
-    """One op that computes; storages by number. ``workspace_bytes``: what it allocates beside its
-    outputs and frees again.
+    """One op that computes; storages are given by number. ``workspace_bytes``: the memory that it
+    allocates and frees, besides its outputs.
 
-    ``random``: it draws from torch's generator. ``phase``: of a training step, the call in which it
-    runs. ``kernel``: the class of kernels that computes, and its sizes. ``uses``: what it does with
-    storages that exist from the start.
+    ``random``: it draws from torch's generator. ``phase``: the call of a training step in which it
+    runs. ``kernel``: the class of its kernel, and the sizes. ``uses``: its uses of storages that
+    exist from the start.
     """
 
     name: str
@@ -120,7 +120,7 @@ class PlaceholderInput:
     ``value``, with its name and kind.
 
     With ``own`` it is the tensor itself, which may share its storage with others; otherwise a new
-    one with the same sizes.
+    tensor with the same sizes.
     """
 
     placeholder: str
@@ -132,12 +132,11 @@ class PlaceholderInput:
 
 @dataclass(frozen=True, slots=True)
 class RunnableProgram:
-    """A module with a graph, and what each placeholder takes.
+    """A module with a graph, and the input of each placeholder.
 
-    ``updates``: for each output, the placeholder that it updates and the name of the copy that does
-    so; ``None`` for a result. Without ``kernels``, an op that cannot run on fake tensors is an
-    error; with them, torch may run it on zeros. ``mode`` makes the fake tensors, by default torch's
-    own.
+    ``updates``: for each output, the placeholder that it updates and the name of the copy for that;
+    ``None`` for a result. Without ``kernels``, an op that cannot run on fake tensors is an error;
+    with them, torch may run it on zeros. ``mode`` makes the fake tensors, by default torch's own.
     """
 
     module: torch.nn.Module
@@ -166,8 +165,8 @@ def run_module(
     taken: Sequence[PlaceholderInput],
     mode: FakeTensorMode | None = None,
 ) -> ProgramRun:
-    """Run a graph that returns its results and nothing else, on the fake tensors of ``mode``, which
-    are those of its trace. Raises :class:`InputError` as :func:`run` does.
+    """Run a graph that returns only its results, on the fake tensors of ``mode``, the mode of its
+    trace. Raises :class:`InputError` as :func:`run` does.
     """
     returned = module.graph.output_node().args[0]
     count = len(returned) if isinstance(returned, (list, tuple)) else 1
@@ -207,11 +206,11 @@ def _run(program: RunnableProgram) -> ProgramRun:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the fake mode's log lines for ops that the CPU lacks, whose meta kernel the recorder
-    uses instead.
+    """Silence the fake mode's log lines for ops that the CPU lacks, for which the recorder uses the
+    meta kernel.
 
-    Products by groups of other dtypes than bf16, which the CPU multiplies and torch's fakes refuse,
-    are let through.
+    Grouped products in other dtypes than bf16 are allowed; the CPU multiplies them, but torch's
+    fakes refuse them.
     """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     level = logger.level
@@ -231,15 +230,15 @@ def quiet() -> Iterator[None]:
 def _grouped_product(
     mode: Any, func: Any, a: Any, b: Any, offs: Any = None, bias: Any = None, out_dtype: Any = None
 ) -> Any:
-    """The fake result of a product by groups, checked as one in bf16."""
+    """The fake result of a grouped product, checked like one in bf16."""
     with mode:
         meta_grouped_mm(a.to(torch.bfloat16), b.to(torch.bfloat16), offs, bias)
         return _create_grouped_mm_output_tensor(a, b, offs, out_dtype)
 
 
 def given(program: ExportedProgram) -> list[PlaceholderInput]:
-    """The value of each placeholder of ``program``. Raises :class:`InputError` for anything but
-    tensors and numbers.
+    """Return the value of each placeholder of ``program``. Raises :class:`InputError` for anything
+    but tensors and numbers.
     """
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     taken = []
@@ -271,8 +270,8 @@ def given(program: ExportedProgram) -> list[PlaceholderInput]:
 def _placeholders(
     taken: Sequence[PlaceholderInput], recorder: KernelRecorder
 ) -> tuple[dict[str, Any], list[Held]]:
-    """A value for each placeholder, by name: fakes that share a storage where the program's own
-    tensors do.
+    """Return a value for each placeholder, by name, and the storages that exist from the start.
+    Fakes share a storage if the program's own tensors do.
     """
     values: dict[str, Any] = {}
     held: dict[int, Held] = {}
@@ -290,7 +289,7 @@ def _placeholders(
 
 
 def _own_tensor(program: ExportedProgram, name: str | None) -> torch.Tensor | None:
-    """The program's parameter, buffer or constant with a name; ``None`` for an input."""
+    """The program's parameter, buffer or constant of this name; ``None`` for an input."""
     if name is None:
         return None
     found = program.state_dict.get(name, program.constants.get(name))
@@ -300,8 +299,8 @@ def _own_tensor(program: ExportedProgram, name: str | None) -> torch.Tensor | No
 def _fake(example: torch.Tensor, name: str, bases: dict[int, torch.Tensor] | None) -> torch.Tensor:
     """A fake CPU tensor with the sizes, strides and storage size of ``example``.
 
-    ``bases`` are the fake storages made so far for the storages of the program's tensors, by
-    address: tied parameters share one.
+    ``bases`` has the fake storages made so far for storages of the program's tensors, by address:
+    tied parameters share one.
     """
     size = [_concrete(n, name) for n in example.size()]
     stride = [_concrete(n, name) for n in example.stride()]
@@ -316,7 +315,7 @@ def _fake(example: torch.Tensor, name: str, bases: dict[int, torch.Tensor] | Non
 
 
 def _concrete(number: Any, name: str) -> Any:
-    """The number of a symbolic size: that of the example input with which the program was
+    """The number for a symbolic size: that of the example input with which the program was
     exported.
     """
     if isinstance(number, (int, float)):
@@ -331,8 +330,8 @@ def _concrete(number: Any, name: str) -> Any:
 
 
 def updated(program: ExportedProgram, spec: Any) -> str | None:
-    """The placeholder that an output of a functional program updates: by name for an input, by
-    qualified name for a buffer; ``None`` for an output that updates none.
+    """Return the placeholder that an output of a functional program updates: by name for an input,
+    by qualified name for a buffer; ``None`` for a plain result.
     """
     if spec.kind not in _UPDATES:
         return None
@@ -346,7 +345,7 @@ def updated(program: ExportedProgram, spec: Any) -> str | None:
 
 
 class _Machine:
-    """Runs the nodes of a graph one by one and yields a step for each that computes."""
+    """Runs the nodes of a graph one by one, and yields a step for each node that computes."""
 
     def __init__(self, owner: torch.nn.Module, recorder: KernelRecorder) -> None:
         self.owner = owner
@@ -365,8 +364,8 @@ class _Machine:
         owner: torch.nn.Module | None = None,
         prefix: str = "",
     ) -> Iterator[ProgramStep]:
-        """The steps of ``graph`` with ``env`` for its placeholders; ``returned`` has its results
-        afterwards.
+        """Yield the steps of ``graph`` with the values ``env`` for its placeholders; ``returned``
+        has its results afterwards.
         """
         values = {node: env[node.name] for node in graph.nodes if node.op == "placeholder"}
         for node in graph.nodes:
@@ -430,7 +429,7 @@ class _Machine:
         return x if op == "prefetch" else None
 
     def update(self, name: str, target: torch.Tensor, value: torch.Tensor) -> list[ProgramStep]:
-        """The copy of a new value into the buffer or input that it updates, as the caller of a
+        """The copy of a new value into the buffer or input that it updates; the caller of a
         functional program makes it.
         """
         _, step = self.call(name, torch.ops.aten.copy_.default, (target, value), {})
@@ -450,10 +449,12 @@ class _Machine:
     def call(
         self, name: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, ProgramStep | None]:
-        """The result of a node and, unless it only makes views or numbers, the step that it is."""
+        """Return the result of a node and its step; None as the step if the node only makes views
+        or numbers.
+        """
         recorder = self.recorder
         if target is torch.ops.aten._assert_tensor_metadata.default:
-            return None, None  # it also asserts the device on which the program was exported
+            return None, None  # it also asserts the device that the program was exported on
         first, before = len(recorder.sizes), recorder.live_bytes
         recorder.peak_bytes = before
         recorder.kernels = []
@@ -518,15 +519,15 @@ def _resolved(value: Any, values: Mapping[Node, Any]) -> Any:
 
 
 def wrapped(node: Node) -> str | None:
-    """The name of a higher-order op that only sets a mode around a subgraph; ``None`` for every
-    other target.
+    """Return the name of a higher-order op that only sets a mode around a subgraph; ``None`` for
+    every other target.
     """
     name = node.target.name() if isinstance(node.target, torch._ops.HigherOrderOperator) else None
     return name if name in ("wrap_with_set_grad_enabled", "wrap_with_autocast") else None
 
 
 def _inside(node: Node, values: Mapping[Node, Any]) -> tuple[Any, Any, Sequence[Any]]:
-    """Context, subgraph and operands of a node that :func:`wrapped` names."""
+    """Return the context, the subgraph and the operands of a node that :func:`wrapped` names."""
     args = _resolved(node.args, values)
     if wrapped(node) == "wrap_with_set_grad_enabled":
         return torch.no_grad(), args[1], args[2:]  # hosim imports inference: gradients stay off

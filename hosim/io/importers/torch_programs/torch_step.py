@@ -1,4 +1,4 @@
-"""Runs a training step on fake tensors and records what each aten op does to storages. Imports
+"""Run a training step on fake tensors, and record the effect of each aten op on storages. Imports
 torch.
 
 A phase is the call in which an op runs: the model's (``forward``), ``backward()``'s or the
@@ -23,8 +23,9 @@ from hosim.plain_text import shown
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A recorded training step. ``held`` has the name and kind of what exists from the start,
-    ``gradients`` the names of the gradients' storages, and ``results`` the losses' storages.
+    """A recorded training step. ``held`` has the names and kinds of the storages that exist from
+    the start, ``gradients`` the names of the gradients' storages, and ``results`` the losses'
+    storages.
     """
 
     held: Mapping[int, tuple[str, str]]
@@ -36,8 +37,8 @@ class Recorded:
 
 
 def dtype_of(name: str) -> torch.dtype:
-    """The dtype with a name of hosim (``bf16``) or of torch. Raises :class:`InputError` for any
-    other name.
+    """Return the dtype of this name, hosim's (``bf16``) or torch's. Raises :class:`InputError` for
+    any other name.
     """
     known = {ours: dtype for dtype, ours in DTYPES.items() if ours != "fp8"}
     found = known.get(name) or getattr(torch, name, None)
@@ -63,8 +64,7 @@ def record(
     :func:`hosim.io.importers.torch_programs.torch_train.import_training`.
     """
     recorder = _StepRecorder()
-    # from Python's point of view the fakes are CPU tensors: backward runs in this thread, where the
-    # recorder sees it
+    # for Python the fakes are CPU tensors: backward runs in this thread, where the recorder sees it
     with (
         failures("write the model with static shapes and control flow"),
         quiet(),
@@ -117,9 +117,9 @@ def loss_of(
     given: Mapping[str, Any],
     loss: Callable[[Any, Mapping[str, Any]], Any] | None,
 ) -> torch.Tensor:
-    """The loss that a step differentiates: ``loss(model, given)``, or without it what the model
-    returns, or the ``loss`` of that, as a key or as an attribute. Raises :class:`InputError` for
-    what is no loss.
+    """Return the loss that a step differentiates: ``loss(model, given)``, or by default the model's
+    result, or the key or attribute ``loss`` of it. Raises :class:`InputError` for anything that is
+    no loss.
     """
     if loss is None:
         value = _called("the model", given, lambda: model(**given))
@@ -147,7 +147,7 @@ def loss_of(
 
 
 def _called(what: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any:
-    """The result of the caller's own code, whose errors say so."""
+    """Return the result of the caller's own code; an error in it says so."""
     try:
         return call()
     except InputError:
@@ -164,7 +164,7 @@ def _called(what: str, given: Mapping[str, Any], call: Callable[[], Any]) -> Any
 
 
 class _StepRecorder(KernelRecorder):
-    """Notes a :class:`ProgramStep` for each kernel, in the phase in which it runs."""
+    """Records a :class:`ProgramStep` for each kernel, with the phase in which it runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -197,8 +197,8 @@ class _StepRecorder(KernelRecorder):
 
 @dataclass(frozen=True, slots=True)
 class _Updates:
-    """The optimizers of a step. ``masters``: for each one its parameter's fp32 copy; none where
-    they update the parameters themselves.
+    """The optimizers of a step. ``masters`` has an fp32 copy of the parameter for each optimizer;
+    None if they update the parameters themselves.
     """
 
     optimizers: Sequence[Any]
@@ -206,8 +206,8 @@ class _Updates:
     masters: Sequence[Any] | None
 
     def step(self, note: Callable[[Any], None]) -> None:
-        """Update every parameter. ``note`` sees the master weights when they have their
-        gradients.
+        """Update every parameter. ``note`` is called with each master weight when it has its
+        gradient.
         """
         if self.masters is None:
             for one in self.optimizers:
@@ -247,7 +247,7 @@ def _updates(optimizer: str | Callable[[list[Any]], Any], learned: list[Any]) ->
 
 
 def _warm_up(learned: Sequence[Any], updates: _Updates) -> None:
-    """One update with gradients without contents, at which the optimizer makes its state."""
+    """Do one update with gradients without contents, so that the optimizer makes its state."""
     for parameter in learned:
         parameter.grad = torch.empty_like(parameter)
     updates.step(lambda _: None)
@@ -261,7 +261,7 @@ def _held(
     updates: _Updates,
     given: Mapping[str, Any],
 ) -> dict[int, tuple[str, str]]:
-    """Name and kind of every storage that exists from the start, by number."""
+    """Return the name and kind of every storage that exists from the start, by number."""
     held: dict[int, tuple[str, str]] = {}
     names: dict[int, str] = {}
     for name, parameter in model.named_parameters():
@@ -292,8 +292,8 @@ def _held(
 
 
 def twin_of(model: torch.nn.Module) -> Callable[[], torch.nn.Module]:
-    """Makes a copy of a module whose parameters and buffers are on the meta device, and so take no
-    memory.
+    """Return a function that copies a module with its parameters and buffers on the meta device,
+    where they take no memory.
     """
 
     def twin() -> torch.nn.Module:
@@ -314,9 +314,9 @@ def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
 def twin_of_optimizer(
     optimizer: torch.optim.Optimizer, model: object
 ) -> Callable[[list[Any]], torch.optim.Optimizer]:
-    """Makes the optimizer for the twin of its module from the twin's parameters; it begins without
-    state. Frozen parameters get no gradient, so that it skips them. Raises :class:`InputError` if
-    it has other parameters than the module.
+    """Return a function that makes the optimizer for the twin of its module, from the twin's
+    parameters. The optimizer begins without state. Frozen parameters get no gradient, so that it
+    skips them. Raises :class:`InputError` if it has parameters that the module does not have.
     """
     held = list(model.parameters()) if isinstance(model, torch.nn.Module) else []
     own = [p for p in held if p.requires_grad]
@@ -341,8 +341,8 @@ def twin_of_optimizer(
 
 
 def _off_meta(model: torch.nn.Module) -> torch.nn.Module:
-    """``model`` with its parameters and buffers of the meta device on the CPU; what was one tensor
-    (tied weights) stays one.
+    """Move ``model``'s parameters and buffers from the meta device to the CPU; tied weights stay
+    one tensor.
     """
     moved: dict[int, Any] = {}
     for module in model.modules():
@@ -375,8 +375,8 @@ def _fake(value: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Parameters in ``dtype``; buffers that a model makes in fp32 on purpose stay so, as when it is
-    loaded from a checkpoint.
+    """Make parameters in ``dtype``. Buffers that a model explicitly makes in fp32 keep it, as when
+    it is loaded from a checkpoint.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
@@ -388,8 +388,8 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def failures(advice: str, done: str = "run") -> Iterator[None]:
-    """Whatever torch or the model's code raises while a step is ``done``, as an
-    :class:`InputError`; ``advice`` is on data dependence.
+    """Turn errors of torch or of the model's code, while a step is ``done``, into an
+    :class:`InputError`; ``advice`` is for steps that depend on data.
     """
     try:
         yield
@@ -406,5 +406,7 @@ def failures(advice: str, done: str = "run") -> Iterator[None]:
 
 
 def _of_contents(error: Exception) -> bool:
-    """Return whether torch raises it where code looks at the contents of a fake tensor."""
+    """Return whether torch raises this error for code that looks at the contents of a
+    fake tensor.
+    """
     return any(said in type(error).__name__ for said in ("DataDependent", "DynamicOutputShape"))

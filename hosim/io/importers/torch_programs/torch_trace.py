@@ -2,12 +2,11 @@
 
 An op is an outermost operator call of the trace, including the calls inside it; if these run
 several kernels (:func:`kernels_inside`), each kernel is an op. Operators that only make a view
-compute nothing and are left out, and so are those without a tensor on an accelerator (in a trace
-that has such tensors). A tensor that an op touches without taking it was allocated by it: it is a
-new storage if the operator returns it or a later op uses it, else workspace. The trace shows which
-arguments are written (``(a!)`` in an operator's schema), but neither durations nor streams nor the
-role of a tensor. FLOP follow from the shapes of the arguments
-(:mod:`hosim.io.importers.aten_flops`).
+compute nothing and are omitted. So are those without a tensor on an accelerator, if the trace has
+such tensors. A tensor that an op touches without taking it was allocated by the op: it is a new
+storage if the operator returns it or a later op uses it, else workspace. The trace shows the
+arguments that are written (``(a!)`` in an operator's schema), but no durations, streams or roles of
+tensors. FLOP follow from the shapes of the arguments (:mod:`hosim.io.importers.aten_flops`).
 """
 
 import os
@@ -38,8 +37,8 @@ _PREPARING = {"fill", "allocate"}
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """A call by ids: its parent, and the storages that it returns without taking them, or writes.
-    ``shapes``: of an operator.
+    """A call by ids: its parent, and the storages that it writes, or returns without taking them.
+    ``shapes`` are those of an operator, else None.
     """
 
     id: int
@@ -49,11 +48,11 @@ class TracedCall:
 
 
 def kernels_inside(calls: Sequence[TracedCall]) -> Sequence[int]:
-    """The kernels of the first of ``calls``, the others of which are inside it, as ids in the order
-    in which they begin.
+    """Return the kernels of the first of ``calls``, as ids in the order in which they begin; the
+    other calls are inside it.
 
-    A parent has a smaller id than what it calls. Empty for a call that only allocates, fills or
-    makes a view.
+    A parent has a smaller id than the calls that it makes. The result is empty for a call that only
+    allocates, fills or makes a view.
     """
     found: dict[int, list[int]] = {}
     written: dict[int, frozenset[int]] = {}
@@ -76,8 +75,8 @@ def kernels_inside(calls: Sequence[TracedCall]) -> Sequence[int]:
 
 
 def _joined(lists: list[list[int]]) -> list[int]:
-    """One list of all items; the longest list is extended, so that deep traces take no longer than
-    wide ones.
+    """Join the lists. The longest one is extended, so that deep traces take no longer than wide
+    ones.
     """
     if not lists:
         return []
@@ -105,7 +104,7 @@ _GATHERS = {"embedding", "gather"}
 _PHASES = ("forward", "backward", "optimizer")
 _COMMA = re.compile(
     r",\s+"
-)  # lists in a schema's defaults have a comma and a space too, but only after the tensors of an operator
+)  # lists in a schema's defaults have this, too, but come after an operator's tensors
 _WEIGHT = re.compile(r"Tensor\S* (weight|bias)\b")
 
 
@@ -123,7 +122,7 @@ class _TraceNode:
 
     @property
     def sets(self) -> frozenset[int]:
-        """The ids of storages that the call returns without taking them, or writes."""
+        """The ids of the storages that the call writes, or returns without taking them."""
         given = {t.storage for tensors in self.inputs for t in tensors}
         written = {
             t.storage
@@ -155,8 +154,8 @@ class _Computed:
 
 @dataclass(slots=True)
 class _Call:
-    """An op: storages by number. ``name`` is that of the operator call that it is all of, else of
-    its kernel.
+    """An op; storages are given by number. ``name`` is that of the operator call if the op is the
+    whole call, else that of its kernel.
     """
 
     node: _TraceNode
@@ -171,10 +170,10 @@ class _Call:
 
 
 def import_torch_trace(path: str | os.PathLike[str]) -> Graph:
-    """The graph of the execution trace at ``path`` (plain or gzip), named after the file. Sizes are
-    bytes; no op has a duration.
+    """Return the graph of the execution trace at ``path`` (plain or gzip), named after the file.
+    Sizes are in bytes; no op has a duration.
 
-    Raises :class:`InputError` for a file that is damaged, with the path inside it.
+    Raises :class:`InputError` for a damaged file, with the place in it.
     """
     source = os.fspath(path)
     document = _document(Path(path))
@@ -196,7 +195,7 @@ class RecordedCall:
 
 
 def recorded_calls(path: str | os.PathLike[str]) -> tuple[RecordedCall, ...]:
-    """The calls in the execution trace at ``path``, in the order in which they began. Raises
+    """Return the calls in the execution trace at ``path``, in the order in which they began. Raises
     :class:`InputError` for a damaged file.
     """
     listed = []
@@ -229,7 +228,7 @@ def _nodes(document: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _node(position: int, raw: Any) -> _TraceNode:
-    """One node, of schema 1.0 (``inputs`` is a list, ``op_schema`` a key) or a later 1.x
+    """Read a node of schema 1.0 (``inputs`` is a list, ``op_schema`` a key) or of a later 1.x
     (``inputs.values``, ``attrs``).
     """
     where = f"nodes[{position}]"
@@ -254,8 +253,8 @@ def _node(position: int, raw: Any) -> _TraceNode:
 def _operands(
     raw: Mapping[str, Any], side: str, where: str
 ) -> tuple[Sequence[Sequence[TracedTensor]], Sequence[Any], Sequence[Any], Any]:
-    """The tensors of every input or output, the shapes of those that are one tensor, the values,
-    and the list of types.
+    """Return the tensors of every input or output, the shapes of those that are one tensor, the
+    values, and the list of types.
     """
     values = raw.get(f"{side}s", [])
     shapes, strides, types = raw.get(f"{side}_shapes"), None, raw.get(f"{side}_types")
@@ -277,7 +276,7 @@ def _operands(
 
 
 def _dims(shape: Any) -> Sequence[int] | None:
-    """A shape, if it is one: sizes, of no more elements than any tensor has."""
+    """The shape, if it is a list of sizes with no more elements than any tensor has; else None."""
     if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < LARGEST for n in shape):
         return None
     return shape if prod(shape) < LARGEST else None
@@ -316,7 +315,7 @@ def _build(name: str, schema: Any, nodes: Sequence[_TraceNode]) -> Graph:
 def _outermost(
     nodes: Sequence[_TraceNode], by_id: Mapping[int, _TraceNode]
 ) -> Iterator[tuple[_TraceNode, str, Sequence[_TraceNode]]]:
-    """The outermost operator calls, in program order (ids increase as calls begin), with their
+    """Yield the outermost operator calls in program order (ids increase as calls begin), with their
     phase and all calls inside them.
     """
     owner: dict[int, tuple[int | None, str]] = {}
@@ -359,7 +358,7 @@ def _ops(
     storages: Storages,
     accelerated: bool,
 ) -> Iterator[_Call]:
-    """The ops of an outermost call: itself, or its kernels if they are several."""
+    """Yield the ops of an outermost call: the call itself, or its kernels if there are several."""
     kernels = kernels_inside(
         [
             TracedCall(
@@ -404,8 +403,8 @@ def _call(
     accelerated: bool,
     allocated: set[int],
 ) -> _Call:
-    """The op of a call, with what ``kernel`` in it computes. It makes what is ``allocated`` and not
-    yet used, which is taken out there.
+    """Return the op of a call, with the computation of ``kernel`` in it. The op makes the storages
+    that are ``allocated`` and not yet used, which are removed from there.
     """
     given = {
         t.storage: storages.existing(t)
@@ -466,7 +465,7 @@ def _work(root: _TraceNode, kernel: _TraceNode, accelerated: bool) -> _Computed:
 
 
 def _traffic(call: _TraceNode, accelerated: bool) -> int:
-    """Bytes that a call reads and writes: of each tensor the elements that it shows, twice if they
+    """The bytes that a call reads and writes: the elements that each tensor shows, twice if they
     are changed.
     """
     kind, operator = op_kind(call.shapes.operator), call.shapes.operator

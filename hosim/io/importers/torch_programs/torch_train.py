@@ -1,5 +1,5 @@
-"""A training step of an unmodified torch model as one workload graph: forward, backward and
-optimizer, on fake tensors.
+"""A training step of an unmodified torch model as one workload graph: forward pass, backward pass
+and optimizer, on fake tensors.
 
 torch runs the step with its own autograd, optimizer, activation checkpointing and autocast, but on
 fake CPU tensors, without weights, GPU or memory. The mapping:
@@ -9,12 +9,12 @@ fake CPU tensors, without weights, GPU or memory. The mapping:
   :mod:`hosim.io.importers.torch_programs.torch_kernels`.
 - A tensor is a storage, so tied parameters are one. A gradient that accumulates in place is one
   tensor that is mutated.
-- A gradient is named as its parameter, with ``.grad`` behind it; another tensor that an op makes is
-  named as the op.
+- A gradient has the name of its parameter and ``.grad``; any other tensor that an op makes has the
+  name of the op.
 - Kinds: ``parameter`` (``expert`` if its qualified name has a part ``experts``), ``buffer``
-  (constants of the code, too), ``input``, ``optimizer_state`` (all that the optimizer keeps, master
-  weights included), ``gradient`` (what ends up in ``.grad``), ``output`` (the losses) and
-  ``activation`` for all else. ``meta["saved"]`` names the activations that the forward pass makes
+  (constants of the code, too), ``input``, ``optimizer_state`` (all that the optimizer keeps, with
+  master weights), ``gradient`` (the tensors in ``.grad``), ``output`` (the losses) and
+  ``activation`` for the rest. ``meta["saved"]`` names the activations that the forward pass makes
   and the backward pass uses; the others are temporaries. ``meta["shapes"]`` has the shape of each
   tensor (of the first view seen).
 - A tensor lives from its first to its last use, as everywhere in hosim. Python's locals may keep
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("adamw", "adamw-master", "sgd", "sgd-momentum", "none")
 """The names that ``optimizer`` takes. ``adamw`` is torch's fused one, in the parameters' dtype;
-``adamw-master`` keeps fp32 weights and moments and updates one parameter after the other.
+``adamw-master`` keeps fp32 weights and moments, and updates one parameter after the other.
 """
 
 
@@ -57,18 +57,18 @@ def import_training(
     loss: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     meta: Mapping[str, Any] | None = None,
 ) -> Graph:
-    """The graph of one training step, with existing optimizer state.
+    """Return the graph of one training step, with existing optimizer state.
 
     ``model`` makes the module; it is called on fake tensors and with the default dtype ``dtype``.
     If its initialisation looks at contents (``trunc_normal_``), let it work under
-    ``torch.device("meta")``. Or it is a module that the caller has, which stays as it is, and
-    trains in its own mode. ``inputs`` are values by argument name; of tensors only shapes and
-    dtypes matter (the meta device will do). ``optimizer`` is one of :data:`OPTIMIZERS`, a function
-    from the parameters to a ``torch.optim.Optimizer``, or the optimizer of a module that the caller
-    has, which stays as it is, too. Each of ``micro_batches`` passes
-    takes ``inputs`` and adds to the gradients. ``autocast`` is the dtype of ``torch.autocast``
-    around the forward pass. ``loss(model, inputs)`` is differentiated; if not given, what
-    the model returns, or its ``loss``. ``meta`` is added to the graph's.
+    ``torch.device("meta")``. ``model`` may also be a module, which is not changed and trains in its
+    own mode. ``inputs`` are values by argument name; of tensors only shapes and dtypes matter (the
+    meta device is enough). ``optimizer`` is one of :data:`OPTIMIZERS`, a function from the
+    parameters to a ``torch.optim.Optimizer``, or the optimizer of the given module, which is not
+    changed either. Each of ``micro_batches`` passes takes ``inputs`` and adds to the gradients.
+    ``autocast`` is the dtype of ``torch.autocast`` around the forward pass. ``loss(model, inputs)``
+    is differentiated; by default the model's result, or the ``loss`` in it. ``meta`` is added to
+    the graph's.
 
     Raises :class:`InputError` for an unknown name, for an optimizer of other parameters, and for a
     step that needs the contents of tensors or in which no parameter gets a gradient.

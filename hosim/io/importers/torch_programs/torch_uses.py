@@ -1,8 +1,8 @@
-"""The part of a storage that a kernel of torch reads or writes: what its arguments show, and what
-indices choose of it. Imports torch.
+"""The part of a storage that a torch kernel reads or writes, from the views in its arguments and
+from its indices. Imports torch.
 
-The contents of indices are never looked at: an index of so many entries chooses so many rows, as if
-all were different.
+The contents of indices are never read: an index with n entries chooses n rows, as if all were
+different.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ GATHERS = {aten.embedding, aten.index, aten.index_select, aten.gather, aten.take
 """Ops that read only as much of their first argument as they return."""
 
 OVERWRITES = {aten.copy_, aten.fill_, aten.zero_}
-"""In-place ops that do not read what they write."""
+"""In-place ops that do not read the memory that they write."""
 
 _ROWS, _ELEMENTS, _POINTS = "rows", "elements", "points"
 
@@ -36,8 +36,8 @@ _INDEXED: Mapping[Any, tuple[str, int]] = {
     aten.index: (_POINTS, 1),
     aten.index_put_: (_POINTS, 1),
 }
-"""Ops whose index chooses what they touch of their first argument: what it chooses, and its place;
-a dimension comes between.
+"""Ops that touch the elements of their first argument that an index chooses: the kind of its
+choice, and its position. At position 2 a dimension precedes it.
 """
 
 _ADDS = {aten.index_add_, aten.scatter_add_}
@@ -47,16 +47,16 @@ _GROUPED = {"_grouped_mm", "grouped_mm", "grouped_mm_fallback", "_scaled_grouped
 
 _REPLACING = ("slice_scatter", "select_scatter", "index_put", "index_copy", "index_fill", "scatter")
 _KEEPING = {**{getattr(aten, name): slice(1) for name in _REPLACING}, aten.where: slice(1, 3)}
-"""Ops whose result is an argument with a part replaced, and which arguments that may be."""
+"""Ops whose result is an argument with a part replaced, and the arguments that this may be."""
 
 
 def partly_kept(target: Any, args: Sequence[Any]) -> Sequence[Any]:
-    """The arguments of an op whose result may be one of them with a part replaced."""
+    """The arguments of an op of which its result may be a copy with a part replaced."""
     return args[_KEEPING.get(getattr(target, "overloadpacket", None), slice(0))]
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Bytes of distinct elements of a view: expanded dimensions repeat the same ones."""
+    """The bytes of a view's distinct elements; expanded dimensions repeat elements."""
     if not tensor.numel():
         return 0
     return int(
@@ -66,8 +66,8 @@ def extent(tensor: torch.Tensor) -> int:
 
 
 def grouped_bytes(packet: Any, args: Sequence[Any]) -> int | None:
-    """Bytes that a product by groups reads of its matrices: no more groups have rows than there are
-    rows; ``None`` for other ops.
+    """The bytes of its matrices that a grouped product reads: at most as many groups have rows as
+    there are rows; ``None`` for other ops.
     """
     if packet.__name__ not in _GROUPED or len(args) < 3 or args[0].dim() != 2 or args[1].dim() != 3:
         return None
@@ -82,10 +82,10 @@ def uses_of(
     watched: Sequence[tuple[int, torch.Tensor, bool | None]],
     which: Callable[[torch.Tensor], Hashable],
 ) -> Iterator[Use]:
-    """Yield what a kernel does with tensors that are ``watched``: (number of its storage, tensor,
-    ``None`` if read, else whether it is ``out``).
+    """Yield a kernel's uses of the ``watched`` tensors: (number of the storage, tensor, ``None`` if
+    it is read, else whether it is an ``out`` argument).
 
-    ``which`` tells the contents of two index tensors apart.
+    ``which`` identifies the contents of an index tensor.
     """
     packet = func.overloadpacket
     chosen, masked = _chosen(packet, args, which)
@@ -117,7 +117,7 @@ def uses_of(
                 False,
             )
         elif count is not None and count >= place.bytes:
-            count, why, fresh = None, "", False  # some may be chosen twice, others not at all
+            count, why, fresh = None, "", False  # some elements may be chosen twice, others never
         if count != 0:
             yield Use(
                 number, place, count, None if count is None else key, out is not None, fresh, why
@@ -125,7 +125,7 @@ def uses_of(
 
 
 def _adds(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Return whether an op that writes where an index says reads what was there."""
+    """Return whether an op that writes at indices also reads the old values."""
     if packet is aten.index_put_:
         return bool(args[3] if len(args) > 3 else kwargs.get("accumulate", False))
     return packet in _ADDS or "reduce" in kwargs
@@ -134,8 +134,8 @@ def _adds(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 def _chosen(
     packet: Any, args: Sequence[Any], which: Callable[[torch.Tensor], Hashable]
 ) -> tuple[tuple[int | None, Hashable], str]:
-    """Return the number of bytes of its first argument that an op touches by an index, and what
-    tells which; or why that is not known.
+    """Return the number of bytes of its first argument that an op touches by an index, and a key
+    for the choice; or the reason that they are not known.
     """
     if packet in _MASKS:
         return (None, None), MASKED

@@ -1,10 +1,10 @@
-"""The ops by which torchao's programs round to few bits and back and multiply by packed weights, as
-ops of hosim that know sizes alone.
+"""The ops with which torchao's programs quantise, dequantise and multiply by packed weights, as ops
+of hosim that compute only sizes.
 
-Imports torch. A file that has them is read without torchao and without the libraries of its
-kernels. The ops that round are put together from a dozen of torch's: here each is one op, as a
-compiler makes it, which reads what it is given and writes what it returns. All have a library of
-their own, so that torchao can still be imported.
+Imports torch. A file with such ops is read without torchao and without the libraries of its
+kernels. In torchao, the ops that round consist of a dozen of torch's; here each is one op, as a
+compiler makes it, which reads its inputs and writes its results. They are in a library of their
+own, so that torchao can still be imported.
 """
 
 from collections.abc import Collection
@@ -15,7 +15,7 @@ import torch
 NAMESPACE = "hosim_torchao"
 
 LIBRARIES = ("torchao", "mslk", "fbgemm")
-"""Those of torchao and of the kernels that it calls for products of 4 bits."""
+"""The libraries of torchao, and of the kernels that it calls for products of 4 bits."""
 
 _library = torch.library.Library(NAMESPACE, "DEF")
 
@@ -100,7 +100,7 @@ for _schema, _kernel in (
         for name in ("bf16i4bf16_rowwise", "bf16i4bf16_shuffled")
         for schema in (
             "(Tensor X, Tensor W, Tensor w_scale_group, Tensor w_zero_group) -> Tensor",
-            # as earlier versions of the kernels call them
+            # the names in earlier versions of the kernels
             ".before(Tensor X, Tensor WQ, Tensor w_scale, Tensor w_zp) -> Tensor",
         )
     ],

@@ -1,6 +1,6 @@
-"""Tensors as execution traces record them, and the storages behind them.
+"""Tensors in execution traces, and the storages behind them.
 
-PyTorch's execution trace observer (and Chakra, which is made from it) writes a tensor as ``[tensor
+PyTorch's execution trace observer (and Chakra, which is based on it) writes a tensor as ``[tensor
 id, storage id, offset, elements, bytes per element, device]``. A storage id may be reused once its
 storage is freed, so a trace is followed in program order: a storage that an op returns without
 taking it is a new one.
@@ -23,16 +23,15 @@ DTYPES = {
     "unsigned char": "uint8",
     "bool": "bool",
 }
-"""Names of data types by what C++ calls them, which is what recordings have."""
+"""hosim's names of dtypes, by their C++ names in recordings."""
 
 
 @dataclass(frozen=True, slots=True)
 class TracedTensor:
-    """One mention of a tensor: its storage, by its id in the trace, and the bytes of it that the
-    tensor reaches.
+    """One mention of a tensor: the id of its storage in the trace, and the bytes from the storage's
+    start to the tensor's last element.
 
-    ``shown_bytes`` are those of its elements, each once: an expanded tensor shows the same ones
-    again and again.
+    ``shown_bytes`` are the bytes of its distinct elements: an expanded tensor repeats elements.
     """
 
     storage: int
@@ -47,10 +46,10 @@ class TracedTensor:
 
 
 def traced_tensors(value: Any, shape: Any = None, strides: Any = None) -> tuple[TracedTensor, ...]:
-    """Every tensor in a recorded argument, in lists of any depth (walked without recursion).
+    """Return every tensor in a recorded argument, in lists of any depth (walked without recursion).
 
     ``shape`` and ``strides``, if the trace has them, are nested as ``value`` is: an expanded tensor
-    reaches less than its elements.
+    reaches less than its elements would.
     """
     found = []
     waiting = [(value, shape, strides)]
@@ -81,8 +80,8 @@ def _parts(nested: Any, count: int) -> Sequence[Any]:
 
 
 def _span(elements: int, shape: Any, strides: Any) -> int:
-    """The number of elements from a tensor's first to its last; contiguous if the strides are
-    unknown.
+    """The number of elements from a tensor's first to its last; the tensor counts as contiguous if
+    the strides are unknown.
     """
     for part in (shape, strides):
         if not isinstance(part, list) or not all(type(n) is int and n >= 0 for n in part):
@@ -93,8 +92,8 @@ def _span(elements: int, shape: Any, strides: Any) -> int:
 
 
 def dtype_of_types(types: Any) -> str:
-    """The data type of the first tensor in a record's list of types, such as ``fp32`` for
-    ``Tensor(float)``; ``fp32`` if it names none.
+    """The dtype of the first tensor in a record's list of types, such as ``fp32`` for
+    ``Tensor(float)``; ``fp32`` if there is none.
     """
     for name in types if isinstance(types, list) else ():
         if isinstance(name, str) and name.startswith("Tensor("):
@@ -103,8 +102,8 @@ def dtype_of_types(types: Any) -> str:
 
 
 class Storages:
-    """The storages of a trace, numbered in the order in which they are first seen, each with the
-    largest reach of its tensors.
+    """The storages of a trace, numbered in the order of their first use, each with the largest
+    reach of its tensors.
     """
 
     def __init__(self) -> None:
@@ -117,8 +116,8 @@ class Storages:
         return tensor.storage in self._now
 
     def existing(self, tensor: TracedTensor) -> int:
-        """The number of the storage that holds ``tensor`` now; one not seen before existed when the
-        trace began.
+        """Return the number of the storage that holds ``tensor`` now. A storage that was not seen
+        before existed when the trace began.
         """
         number = self._now.get(tensor.storage)
         if number is None:
@@ -127,7 +126,7 @@ class Storages:
         return number
 
     def fresh(self, tensor: TracedTensor) -> int:
-        """The number of a new storage for ``tensor``; its id stands for this one from now on."""
+        """Return the number of a new storage for ``tensor``, which its id refers to from now on."""
         return self._new(tensor, at_start=False)
 
     def _new(self, tensor: TracedTensor, *, at_start: bool) -> int:
