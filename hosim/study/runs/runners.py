@@ -34,8 +34,8 @@ def here(tasks: Sequence[AnyTask]) -> Iterator[dict[str, Value]]:
 
 
 def pool(jobs: int) -> Runner:
-    """Return a runner over ``jobs`` processes of this machine (-1: one per core); for 1 it starts no
-    process.
+    """Return a runner over ``jobs`` processes of this machine (-1: one per core); for 1 it starts
+    no process.
 
     Raises :class:`InputError` for an invalid number.
     """

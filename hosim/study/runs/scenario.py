@@ -526,7 +526,6 @@ def _made(name: str, spec: str) -> Graph:
 
 
 def failure(error: BaseException) -> str:
-    """Return an error's text for a row, in one line; errors that are not hosim's have their type.
-    """
+    """Return an error's text in one line; errors that are not hosim's begin with their type."""
     text = str(error) if isinstance(error, HosimError) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())
