@@ -106,8 +106,8 @@ def plan_stages(
     Raises
     ------
     InputError
-        If an argument is invalid, if a message lacks its sender or receiver or their sizes differ,
-        or if the stages deadlock.
+        If an argument is invalid, if a message lacks its sender or its receiver, if its sizes
+        differ, or if the stages deadlock.
     InfeasibleError
         If the policy finds no plan for a stage within the budget; the error names the stage.
 
