@@ -278,7 +278,9 @@ def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
 
 
 def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Iterator[_MoreOf]:
-    """Yield the machine with pinning switched for a tier that copies to or from the device use."""
+    """Yield the machine with a host tier that the copies use pinned, pageable, or with reuse of
+    pinned memory.
+    """
     links = [
         channel
         for channel in used
