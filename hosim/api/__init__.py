@@ -1,10 +1,10 @@
 """The functions that ``import hosim`` offers: names, paths or objects in; plans, results and pandas
 frames out.
 
-:mod:`hosim.api.inputs` reads the arguments, :mod:`hosim.api.one_plan` has what is asked of one
-plan, :mod:`hosim.api.many_runs` what takes many or looks for a value, :mod:`hosim.api.plotting`
-what is drawn. :mod:`hosim` maps its public names to these modules and imports each one when it is
-first used.
+:mod:`hosim.api.inputs` reads the arguments. :mod:`hosim.api.one_plan` has the functions on one
+plan, :mod:`hosim.api.many_runs` those on several plans and those that search for a value, and
+:mod:`hosim.api.plotting` the figures. :mod:`hosim` maps its public names to these modules and
+imports each one when it is first used.
 """
 
 from typing import TYPE_CHECKING

@@ -1,6 +1,4 @@
-"""The progress that a long call shows while it runs, in the notebook's cell or on the terminal;
-elsewhere it shows nothing.
-"""
+"""Show the progress of a long call in the notebook's cell or on the terminal, else nowhere."""
 
 import sys
 import time
@@ -15,8 +13,8 @@ from hosim.plain_text import one_line
 
 @contextmanager
 def repeated(do: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Do it each ``every_s`` seconds until the block ends, in another thread with the context of
-    this one (a cell's, a command's).
+    """Call ``do`` every ``every_s`` seconds until the block ends, in another thread that has this
+    thread's context.
     """
     ended = Event()
     thread = Thread(
@@ -31,25 +29,25 @@ def repeated(do: Callable[[], None], every_s: float) -> Iterator[None]:
 
 
 def until(ended: Callable[[], bool], do: Callable[[], None]) -> None:
-    """Do it each time that ``ended()`` returns false, until it returns true."""
+    """Call ``do`` after each ``ended()`` that returns false, until one returns true."""
     while not ended():
         do()
 
 
 _QUIET_S = 2.0
-"""Calls that take less print nothing."""
+"""Calls shorter than this show nothing."""
 _BETWEEN_S = 0.25
-"""A cell is written no more often than this."""
+"""The shortest time between two updates of a cell."""
 AGAIN_S = 1.0
-"""After so long without a new line, the cell gets the last one again, with the time."""
+"""After this time without a new line, the last one is shown again with the elapsed time."""
 _LONGEST = 120
 
 Show = Callable[[str | None], None]
-"""Writes a line into the cell, in the place of the one before; ``None`` takes it away."""
+"""A function that replaces the line in the cell; ``None`` removes it."""
 
 
 class ProgressLine:
-    """The line of a cell: what is being done, and for how long."""
+    """The line of a cell: the current work and the elapsed time."""
 
     def __init__(self, show: Show) -> None:
         self._show = show
@@ -60,12 +58,12 @@ class ProgressLine:
         self._lock = Lock()
 
     def tell(self, doing: str) -> None:
-        """Say what begins, unless the call is young or the cell was written just now."""
+        """Set the current work, and show it unless the call is young or the line just changed."""
         self._doing = doing
         self.again(_BETWEEN_S)
 
     def again(self, after_s: float) -> None:
-        """Say it again, with the time that has passed, if the cell was not written for so long."""
+        """Show the line with the elapsed time if the last update is ``after_s`` seconds ago."""
         with self._lock:
             now = time.monotonic()
             if self._doing and now - self._begin >= _QUIET_S and now - self._last >= after_s:
@@ -73,15 +71,17 @@ class ProgressLine:
                 self._show(one_line(f"{now - self._begin:.0f} s: {self._doing}", _LONGEST))
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._shown:
             self._show(None)
 
 
 @contextmanager
 def in_cell() -> Iterator[Callable[[str], None]]:
-    """A function to be told what begins, which the cell that runs, or the terminal, shows once that
-    has taken two seconds, and which is gone at the end.
+    """Yield a function that takes the name of the current work.
+
+    The running cell, or the terminal, shows it once the call has taken two seconds, and removes it
+    at the end.
     """
     writes = _cell() or _terminal()
     if writes is None:
@@ -96,10 +96,10 @@ def in_cell() -> Iterator[Callable[[str], None]]:
 
 
 def _cell() -> Show | None:
-    """Return the writer for the cell that runs; ``None`` outside a notebook."""
+    """Return the writer for the running cell; ``None`` outside a notebook."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
-    if shell is None or not hasattr(shell, "kernel"):  # a terminal has IPython, too
+    if shell is None or not hasattr(shell, "kernel"):  # IPython in a terminal has no kernel
         return None
     handles: list[Any] = []
 
@@ -114,13 +114,13 @@ def _cell() -> Show | None:
 
 
 def _terminal() -> Show | None:
-    """Return the writer for the terminal behind stderr; ``None`` where it is none."""
+    """Return the writer for the terminal at stderr; ``None`` if stderr is no terminal."""
     terminal = sys.stderr
     if not terminal.isatty():
         return None
 
     def show(line: str | None) -> None:
-        if sys.stderr is terminal:  # else a command's own progress has it
+        if sys.stderr is terminal:  # else a command's own progress display uses it
             terminal.write(f"\r\x1b[K{line or ''}")
             terminal.flush()
 

@@ -1,13 +1,13 @@
-"""The arguments of the public functions, and how each is read.
+"""Read the arguments of the public functions.
 
-A *workload* is the name of a shipped one, a path, a mapping (a workload file, a spec, or parameters
-of a builder), or a :class:`~hosim.graph.Graph`; *hardware* is a name, a path, a mapping, or a
-:class:`~hosim.hardware.Hardware`; a *policy* is text such as ``lookahead:k=4``, an object such as
-``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns a plan;
-a *budget* is a number of bytes, a size such as ``40 GiB``, a share of the resident peak such as
-``75%`` or 0.75, or ``None`` for all that the device has; *devices* are how many run the program
-together, ``None`` for as many as the workload is for. Times are integer nanoseconds, sizes integer
-bytes.
+A *workload* is the name of a shipped workload, a path, a mapping (a workload file, a spec, or
+parameters of a builder), or a :class:`~hosim.graph.Graph`. *hardware* is a name, a path, a mapping,
+or a :class:`~hosim.hardware.Hardware`. A *policy* is text such as ``lookahead:k=4``, an object such
+as ``hosim.policies.lookahead``, or a function ``(graph, hardware, budget_bytes)`` that returns a
+plan. A *budget* is a number of bytes, a size such as ``40 GiB``, a share of the resident peak such
+as ``75%`` or 0.75, or ``None`` for the whole device memory. *devices* is the number of devices that
+run the program together; ``None`` is the number that the workload is for. Times are integer
+nanoseconds, sizes integer bytes.
 """
 
 import os
@@ -68,21 +68,22 @@ def load(
     workload
         The name of a shipped workload, the name of a model with parameters of its builder
         (``gpt2:phase=decode:batch=8``), the path of anything that ``hosim import`` reads, a
-        mapping, a program of ``torch.export``, a module of torch, or a graph, which is returned as
-        it is.
-        A mapping is a workload, a spec or a ``config.json`` of transformers as its file has it, or
+        mapping, a program of ``torch.export``, a module of torch, or a graph, which is returned
+        unchanged.
+        A mapping is the content of a workload file, a spec or a ``config.json`` of transformers, or
         the parameters of a builder (:func:`hosim.io.models.builder.build`), whose ``model`` may also
-        be the path of a ``config.json`` or of the folder that has it.
+        be the path of a ``config.json`` or of its folder.
     inputs
-        Example inputs of a module: a tensor, positional ones in a sequence, or named ones in a
-        mapping. Tensors on the meta device will do.
+        Example inputs of a module: a tensor, a sequence of positional inputs, or a mapping of named
+        inputs. Tensors on the meta device are enough.
     loss
-        Of a module's training step: ``loss(model, inputs)``, with the inputs by name, is
-        differentiated; without it what the model returns, or its ``loss``.
+        The loss of a module's training step: ``loss(model, inputs)`` gets the inputs by name, and
+        its result is differentiated. Without it, the model's output or the output's ``loss`` is.
     optimizer
-        Makes it a training step: forward, backward and update. An optimizer of torch over the
-        module's parameters, a function from these to one, or a name: ``adamw``, ``adamw-master``
-        (fp32 copies), ``sgd``, ``sgd-momentum``, ``none``. Module and optimizer stay as they are.
+        An optimizer makes the workload a training step: forward, backward and update. Give an
+        optimizer of torch over the module's parameters, a function that makes one from them, or a
+        name: ``adamw``, ``adamw-master`` (fp32 copies), ``sgd``, ``sgd-momentum``, ``none``. The
+        module and the optimizer are not changed.
 
     Returns
     -------
@@ -92,13 +93,13 @@ def load(
     Raises
     ------
     InputError
-        If there is no such workload, the file or the mapping is not one, or the module cannot be
-        exported or trained with these inputs.
+        If there is no such workload, if the file or the mapping is no workload, or if the module
+        cannot be exported or trained with these inputs.
 
     References
     ----------
-    ``docs/formats.md`` describes the files, :class:`hosim.io.models.config.Run` the parameters of a
-    builder.
+    ``docs/formats.md`` describes the files; :class:`hosim.io.models.config.Run` has the parameters
+    of a builder.
 
     Examples
     --------
@@ -143,14 +144,12 @@ def load(
 
 
 def under(graph: Graph, runtime: AnyRuntime) -> Graph:
-    """The graph under a runtime, if one is asked for. Raises :class:`InputError`."""
+    """Return the graph under ``runtime``, or unchanged for ``None``. Raises :class:`InputError`."""
     return graph if runtime is None else runtimes.under_runtime(graph, runtime)
 
 
 def machine(hardware: Machine) -> Hardware:
-    """The profile with this name or path, or that a mapping describes. Raises
-    :class:`InputError`.
-    """
+    """Return the profile of a name, a path or a mapping. Raises :class:`InputError`."""
     if isinstance(hardware, Hardware):
         return hardware
     from hosim.shipped import find_hardware
@@ -163,18 +162,21 @@ def machine(hardware: Machine) -> Hardware:
 
 
 def several(values: Iterable[Any], argument: str, what: str) -> list[Any]:
-    """The items of a list, or of whatever else gives them one after another.
+    """Return the items of any iterable as a list.
 
-    Raises :class:`InputError` for what gives none, or more than a grid may have.
+    Raises :class:`InputError` for a value that is not iterable, or has more items than a grid may
+    have.
     """
     try:
         return listed_within("grid_points", values, source=argument)
-    except TypeError:  # an array of no dimension is iterable by its type alone
+    except TypeError:  # a 0-d array passes as iterable by its type, but has no items
         raise InputError(f"expected {what}, got {shown(values, 60)}", source=argument) from None
 
 
 def jitter_of(jitter: Jitter | None) -> Jitter | None:
-    """The argument of that name. Raises :class:`InputError` for anything else."""
+    """Return ``jitter`` unchanged. Raises :class:`InputError` unless it is a ``Jitter`` or
+    ``None``.
+    """
     if jitter is not None and not isinstance(jitter, Jitter):
         raise InputError(
             f"expected hosim.jitter.Jitter(seed, op_sigma, transfer_sigma), got {shown(jitter)}",
@@ -184,7 +186,7 @@ def jitter_of(jitter: Jitter | None) -> Jitter | None:
 
 
 def named(given: object, argument: str) -> str:
-    """A name or a path as text. Raises :class:`InputError` for anything else."""
+    """Return a name or a path as text. Raises :class:`InputError` for anything else."""
     if not isinstance(given, str | os.PathLike):
         raise InputError(
             f"expected a name, a path, a mapping or an object of hosim, got {type(given).__name__}",
@@ -194,7 +196,7 @@ def named(given: object, argument: str) -> str:
 
 
 def machine_of(graph: Graph, hardware: Machine, devices: int | None) -> Hardware:
-    """The machine with the devices that run a graph: ``devices``, or as many as it is for. Raises
+    """Return the machine with ``devices`` devices, or with as many as the graph is for. Raises
     :class:`InputError`.
     """
     return on_devices(graph, machine(hardware), devices)
@@ -207,7 +209,7 @@ def question(
     budget: Budget = None,
     **options: Any,
 ) -> Question:
-    """The question that one replay answers; ``options`` as :func:`questions` takes them. Raises
+    """Return the question of one replay; ``options`` are those of :func:`questions`. Raises
     :class:`InputError`.
     """
     return questions(workload, [hardware], [policy], budget, **options)[0]
@@ -220,9 +222,9 @@ def questions(
     budget: Budget = None,
     **options: Any,
 ) -> list[Question]:
-    """A question for each machine and policy: what a function or a command is asked, read once.
+    """Return a question for each machine and policy, from the arguments of a function or a command.
 
-    ``options`` are values of :data:`hosim.io.options.OPTIONS`; those left out have their defaults.
+    ``options`` are values of :data:`hosim.io.options.OPTIONS`; omitted options have their defaults.
     Raises :class:`InputError`.
     """
     asked = Given(**{name: one.default for name, one in OPTIONS.items()} | options)
@@ -253,13 +255,14 @@ def questions(
         for choice in ends.of(chosen)
     ]
     for one in found[:: len(found) // len(profiles)]:
-        _ = one.budget_bytes  # what cannot be asked of a machine is an error here, not later
+        _ = one.budget_bytes  # a budget that a machine cannot have raises its error here, not later
     return found
 
 
 def _graph(workload: Workload, profiles: Sequence[Hardware], asked: Given) -> Graph:
-    """The graph of a workload under a runtime, of one machine rescaled to it, of a routing its
-    steps.
+    """Return the graph of a workload under the asked runtime, with the asked steps of a routing.
+
+    A graph with a routing is rescaled to the first machine if ``rescale`` is set.
     """
     if asked.execution_trace is not None:
         from hosim.io.importers.recordings import import_kineto
@@ -274,7 +277,7 @@ def _graph(workload: Workload, profiles: Sequence[Hardware], asked: Given) -> Gr
 
 
 def _routed(graph: Graph, asked: Given) -> Graph:
-    """The graph of the routing's steps that are asked for."""
+    """Return the graph with the experts that the asked steps of the routing use."""
     from hosim.data.expert_routing import realise
     from hosim.study.asked import parse_steps
 
@@ -282,14 +285,14 @@ def _routed(graph: Graph, asked: Given) -> Graph:
     if isinstance(recipe, Mapping) and recipe.get("routing") is not None:
         graph = models.build(
             graph.name, {**recipe, "routing": None}
-        )  # what was drawn gives way to it
+        )  # the loaded routing replaces the drawn one
     loaded = io.load_routing(asked.routing, graph)
     wanted = parse_steps(asked.steps, len(loaded.steps))
     return realise(loaded, wanted if len(wanted) > 1 else wanted[0])
 
 
 def less_than_asked(asked: Iterable[Question]) -> list[str]:
-    """A line for each machine whose device has less memory than the budget."""
+    """Return a line for each machine whose device has less memory than the budget."""
     sizes = {one.hardware.name: one.less_than_asked for one in asked}
     return [
         f"using {human_size(size)}, all that the device of {name} has"
@@ -301,10 +304,10 @@ def less_than_asked(asked: Iterable[Question]) -> list[str]:
 def choices_of(
     policies: Policies, graph: Graph | None = None, routed: bool = False
 ) -> list[PolicyChoice]:
-    """The policies of a comma-separated text, one policy or several; ``None``: every policy, of
-    ``graph`` every one that plans for it.
+    """Return the policies of a comma-separated text, of one policy or of a list of policies.
 
-    Raises :class:`InputError`.
+    ``None`` is the default list of a comparison, or the part of it that can plan ``graph``. Raises
+    :class:`InputError`.
     """
     if policies is None or isinstance(policies, str):
         return parse_choices(policies, routed, graph)
@@ -319,8 +322,9 @@ def choices_of(
 
 
 def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
-    """Return the values to vary, with a label in the place of each policy that is an object or a
-    function, and these policies.
+    """Return the values to vary, and the policies in them that are objects or functions.
+
+    In the values, a label replaces each such policy.
     """
     if isinstance(vary, str):
         return vary, ()
@@ -332,7 +336,7 @@ def policies_in(vary: Vary) -> tuple[Vary, tuple[PolicyChoice, ...]]:
         return {**vary, POLICY: [choice.label for choice in found]}, _given(found)
     if hasattr(vary, "to_dict") and hasattr(
         vary, "columns"
-    ):  # a frame of pandas: a column for each field, a row for each point
+    ):  # a pandas frame: one column per field, one row per point
         vary = vary.to_dict("records")
     if isinstance(vary, Iterable):
         vary = several(vary, "vary", "a mapping from fields to values, or a list of points")
@@ -353,8 +357,8 @@ def _given(choices: Iterable[PolicyChoice]) -> tuple[PolicyChoice, ...]:
 
 
 def _told_apart(choices: Sequence[PolicyChoice]) -> list[PolicyChoice]:
-    """The choices, with a number in the label of a function if another function before it has the
-    same name, as two lambdas do.
+    """Return the choices with unique labels: functions of the same name, such as lambdas, get a
+    number from the second one on.
     """
     functions: dict[str, list[PolicyChoice]] = {}
     labelled = []

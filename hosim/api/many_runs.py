@@ -1,6 +1,4 @@
-"""Several plans, policies, budgets or machines beside each other: comparisons, sweeps, and searches
-for a value.
-"""
+"""Compare plans, policies, budgets and machines, sweep over values, and search for a value."""
 
 from __future__ import annotations
 
@@ -76,41 +74,41 @@ def compare(
     budget: Budget = None,
     **options: Any,
 ) -> DataFrame:
-    """Compare policies on one machine, or machines by how much of their memory is enough.
+    """Compare policies on one machine, or machines by the smallest budget that is enough.
 
     Parameters
     ----------
     hardware
-        What to run it on: a name, a path, a mapping or a profile. Or a list of these, which are
-        compared.
+        The machine: a name, a path, a mapping or a profile. Or a list of machines to compare.
     policies
         The policies: text separated by commas, or a list of texts, of objects such as
         ``hosim.policies.lookahead`` and of functions ``(graph, hardware, budget_bytes)`` that
-        return a plan; ``None`` stands for all but models of whole systems, ``hybrid`` and
-        ``optimal``, and for ``hyperoffload`` where machines are compared.
+        return a plan. ``None`` is all policies except models of whole systems, ``hybrid`` and
+        ``optimal``; if several machines are compared, it is ``hyperoffload``.
 
     Returns
     -------
     pandas.DataFrame
-        A cell of a notebook shows its main columns with units. One row per policy, with
-        the columns of :func:`hosim.study.rows_of_answers.rows.figure_columns`: times in
-        nanoseconds, sizes in bytes. ``attrs["notes"]`` are lines about what a reader of the figures
-        has to know (:mod:`hosim.notes`), and machines that have less memory than the budget.
-        ``attrs["answer"]`` is the answer that a command prints, and a cell
-        (:class:`hosim.report.answers.Answer`). ``attrs["paired"]`` has the fastest policy beside each other one in the same draws of what
-        is uncertain (:class:`hosim.analysis.remarks.paired_draws.PairedDraws`).
-        ``slowdown`` is against ``ideal_ns``, which is the makespan with everything resident, as if
-        the device had enough memory. ``planning_s`` and ``replay_s`` are the seconds that planning
-        and replaying took here. If a policy does not fit, ``feasible`` is false and ``error`` says
-        why; if a policy of your own fails, likewise, and :func:`hosim.plan` raises its error with
-        the traceback. With several machines: one row per machine and policy, with the columns of
+        One row per policy, with the columns of
+        :func:`hosim.study.rows_of_answers.rows.figure_columns`: times in nanoseconds, sizes in
+        bytes. A cell of a notebook shows the main columns with units. ``slowdown`` is the makespan
+        divided by ``ideal_ns``, the makespan with everything resident, as if the device had enough
+        memory. ``planning_s`` and ``replay_s`` are the seconds that planning and replaying took
+        here. If a policy does not fit, ``feasible`` is false and ``error`` has the reason. The same
+        holds if your own policy fails; :func:`hosim.plan` raises its error with the traceback.
+        ``attrs["notes"]`` has lines that a reader of the figures needs (:mod:`hosim.notes`), and
+        names machines that have less memory than the budget. ``attrs["answer"]`` is the answer that
+        the command prints (:class:`hosim.report.answers.Answer`). ``attrs["paired"]`` compares the
+        fastest policy with each other policy in the same draws
+        (:class:`hosim.analysis.remarks.paired_draws.PairedDraws`).
+        With several machines there is one row per machine and policy, with the columns of
         :data:`hosim.study.machines.COLUMNS`; ``enough_bytes`` is the smallest budget with which the
         makespan is at most 5 % above that with everything resident, if there is one.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be.
+        If an argument is invalid.
     PlanError
         If the plan of one of hosim's own policies breaks a rule, which is a bug.
 
@@ -130,7 +128,7 @@ def compare(
     0   resident     False         <NA>              80
     1  layerwise      True          190              80
 
-    A policy of your own is a function; what is wrong with it is its row's ``error``.
+    Your own policy is a function; if it fails, its row has the ``error``.
 
     >>> def mine(graph, hardware, budget_bytes):
     ...     return hosim.Plan(graph)
@@ -241,25 +239,24 @@ def sweep(
     Parameters
     ----------
     vary
-        Which fields take which values. A grid: texts such as
-        ``channels.h2d.bandwidth=25..200GB/s:8``, or a mapping from fields to lists of values. Or a
-        list of mappings or a frame, one point each. A value of ``policy`` may be an object or a
-        function, too.
+        The fields and their values. Texts such as ``channels.h2d.bandwidth=25..200GB/s:8``, or a
+        mapping from fields to lists of values, span a grid. A list of mappings, or the rows of a
+        frame, are single points. A value of ``policy`` may also be an object or a function.
 
     Returns
     -------
     pandas.DataFrame
-        One row per point: each varied field, as it was given and, for a quantity, as a whole number
-        of the unit in the column's name, then the columns of
-        :func:`hosim.study.rows_of_answers.rows.figure_columns` in nanoseconds and bytes, which
-        ``.in_units()`` gives as texts with units. A point
-        that fails has its ``error``. ``attrs["notes"]`` are lines about what a reader of the
-        figures has to know, and about what bounds a channel whose bandwidth is varied beyond it.
+        One row per point. First come the varied fields, as they were given, and quantities also as
+        whole numbers of the unit in the column's name. Then come the columns of
+        :func:`hosim.study.rows_of_answers.rows.figure_columns` in nanoseconds and bytes;
+        ``.in_units()`` returns them as texts with units. A point that fails has its ``error``.
+        ``attrs["notes"]`` has lines that a reader of the figures needs; they also name the limit of
+        a channel whose bandwidth is varied beyond it.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, or a field does not exist.
+        If an argument is invalid, or a field does not exist.
 
     References
     ----------
@@ -309,7 +306,7 @@ def sweep(
         if column != field:
             given = [point.get(field) for point in found.given]
             table.insert(list(table.columns).index(column), field, given)
-    # hosim.plot draws by them
+    # hosim.plot reads these attributes
     chosen = {"policy": "policy"} if any("policy" in point for point in found.given) else {}
     table.attrs[VARIED] = {**found.varying, **chosen}
     table.attrs[DEVICE_TIER] = asked.hardware.device_tier
@@ -334,25 +331,25 @@ def diff(
     Parameters
     ----------
     a
-        A plan, a result, the path of a file of either, or a policy (text, an object or a function),
-        which plans for the workload on the hardware.
+        A plan, a result, the path of a plan or result file, or a policy (text, an object or a
+        function), which plans the workload on the hardware.
     b
-        Likewise.
+        The same kinds of value as ``a``.
     workload
-        What the plans are for, if ``a`` is no plan: a name, a path, a mapping or a graph.
+        The workload of the plans, unless ``a`` is a plan: a name, a path, a mapping or a graph.
     hardware
-        A machine on which plans are replayed as well: a name, a path, a mapping or a profile.
+        A machine on which the plans are also replayed: a name, a path, a mapping or a profile.
 
     Returns
     -------
     Diff
-        ``figures``, ``tensors`` and ``ops`` that differ, in nanoseconds and bytes; ``frame`` gives
-        each as a pandas frame.
+        The ``figures``, ``tensors`` and ``ops`` that differ, in nanoseconds and bytes; ``frame``
+        returns each as a pandas frame.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, or there is nothing to compare.
+        If an argument is invalid, or there is nothing to compare.
 
     References
     ----------
@@ -412,7 +409,7 @@ def robustness(
     Raises
     ------
     InputError
-        If an argument is not what it should be.
+        If an argument is invalid.
 
     References
     ----------
@@ -456,7 +453,7 @@ def frontier(
     Raises
     ------
     InputError
-        If an argument is not what it should be.
+        If an argument is invalid.
 
     References
     ----------
@@ -495,8 +492,7 @@ def fit(
     Raises
     ------
     InputError
-        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest``
-        is given.
+        If an argument is invalid, or not exactly one of ``largest`` and ``smallest`` is given.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""``hosim.fits``: whether a step fits a device, and what would make it fit."""
+"""``hosim.fits``: find out if a step fits a device, and what would make it fit."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def fits(
     Parameters
     ----------
     workload
-        What to run: the name of a model, as hosim or the Hugging Face hub has it, or whatever else
-        :func:`hosim.load` takes, a module of torch among it.
+        The name of a model of hosim or of the Hugging Face hub, or anything else that
+        :func:`hosim.load` takes, including a module of torch.
     inputs
         Example inputs of a module, as :func:`hosim.load` takes them.
     loss
@@ -41,15 +41,16 @@ def fits(
     Returns
     -------
     MemoryFit
-        ``verdict`` is ``"fits"``, ``"may fit"`` or ``"does not fit"``; ``peak_bytes`` are those of
-        tensors, ``seen`` what the runtime makes of them. ``by_kind`` and ``by_module`` divide the
-        peak, ``largest`` has the largest batch and sequence that fit, ``remedies`` what needs less
-        memory, and what it costs. A cell of a notebook shows the tables.
+        ``verdict`` is ``"fits"``, ``"may fit"`` or ``"does not fit"``. ``peak_bytes`` is the peak
+        of tensors, ``seen`` the memory that the runtime needs for them. ``by_kind`` and
+        ``by_module`` divide the peak, ``largest`` has the largest batch and sequence that fit, and
+        ``remedies`` has the changes that need less memory, and their cost. A cell of a notebook
+        shows the tables.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be.
+        If an argument is invalid.
 
     References
     ----------
@@ -89,8 +90,8 @@ def fits(
 
 
 def fit_question(workload: Any, hardware: Machine, options: Mapping[str, Any]) -> Question:
-    """The question whether a step fits, with the batch, sequence and optimizer of ``options``.
-    Raises :class:`InputError`.
+    """Return the question of a step with the batch, sequence and optimizer of ``options``. Raises
+    :class:`InputError`.
     """
     asked = dict(options)
     sizes = {name: asked.pop(name) for name in ("batch", "sequence", "optimizer")}
@@ -119,7 +120,7 @@ def fit_question(workload: Any, hardware: Machine, options: Mapping[str, Any]) -
 
 
 def _settings(wanted: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a builder for a batch, a sequence and an optimizer."""
+    """Return the builder's parameters for the wanted batch, sequence and optimizer."""
     settings = dict(wanted)
     if "optimizer" in wanted:
         settings["phase"] = "train"
@@ -129,7 +130,7 @@ def _settings(wanted: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str,
 
 
 def _parameters(workload: Any) -> dict[str, Any] | None:
-    """The parameters of a builder that a workload names; ``None`` for any other workload."""
+    """Return the builder's parameters if a workload names a model, else ``None``."""
     from hosim.io import names_model
 
     if isinstance(workload, str):
@@ -142,7 +143,7 @@ def _parameters(workload: Any) -> dict[str, Any] | None:
 
 
 def _built(parameters: Mapping[str, Any], runtime: Any) -> Graph:
-    """The step under a runtime, built once. Raises :class:`InputError`."""
+    """Build the step under a runtime. Raises :class:`InputError`."""
     from hosim.data.runtime import RUNTIME, as_data
 
     under = {}

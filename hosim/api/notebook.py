@@ -1,5 +1,4 @@
-"""The cells of a notebook: a replay beside sliders; and for what a study returns, its answer and the
-tables that its command prints.
+"""Notebook cells: a replay with sliders, and for a study its answer and its command's tables.
 
 :mod:`hosim.report.cells` has the other cells.
 """
@@ -48,24 +47,24 @@ _FIRST = (
     "lower_bound_ns",
     "enough_bytes",
 )
-"""The columns of a cell, of those that there are; of a sweep behind the varied ones."""
+"""The columns that a cell shows if they are there; in a sweep they follow the varied ones."""
 
 ANSWER = "answer"
-"""The key of ``attrs`` that has the answer (:class:`hosim.report.answers.Answer`)."""
+"""The key of the answer (:class:`hosim.report.answers.Answer`) in ``attrs``."""
 
 
 class AnswerFrame(DataFrame):
-    """The frame of a question of several rows."""
+    """A frame of answers, one per row."""
 
     @property
     def _constructor(self) -> type[AnswerFrame]:
         return AnswerFrame
 
     def in_units(self) -> DataFrame:
-        """The same rows for people: quantities with their units, and columns named without them.
+        """Return the rows as texts: quantities have units, and column names do not.
 
-        A varied quantity that has a column as it was given has no second one. The texts are
-        rounded: compute with the frame itself.
+        A varied quantity that is also there as it was given gets one column. The texts are rounded:
+        compute with the frame itself.
 
         >>> AnswerFrame({"policy": ["a"], "makespan_ns": [1500]}).in_units()
           policy makespan
@@ -82,14 +81,12 @@ class AnswerFrame(DataFrame):
 
 
 class ComparedFrame(AnswerFrame):
-    """The frame that :func:`hosim.compare` and :func:`hosim.sweep` return; a selection from it does
-    not show its answer.
+    """The frame that :func:`hosim.compare` and :func:`hosim.sweep` return; a selection from it is
+    shown without the answer.
     """
 
     def _repr_html_(self) -> str:
-        """The answer, and a row per policy, machine or point, with units; every column is in the
-        frame.
-        """
+        """Return the answer and the main columns of each row, with units, as HTML."""
         rows = [self._row(row) for row in records(self)]
         varied = [name for name in self.attrs.get(VARIED, {}).values() if name not in _FIRST]
         columns = [
@@ -133,9 +130,7 @@ _LENGTHS = (0.25, 0.5, 1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True)
 class _Slider:
-    """A slider: what it says at each of its places and the fields that it sets there, and where it
-    begins.
-    """
+    """A slider: its positions by label, the fields that each sets, and the first position."""
 
     name: str
     places: Mapping[str, Settings]
@@ -150,23 +145,23 @@ def what_if(
     budget: Budget = None,
     **options: Any,
 ) -> VBox:
-    """Show a replay beside sliders for budget, bandwidth and context, in a cell of a notebook.
+    """Show a replay with sliders for budget, bandwidth and context, in a cell of a notebook.
 
     Each move of a slider plans and replays once. With the default policy that takes about a tenth
-    of a second for a step of a thousand ops; a policy that searches takes as long as it plans.
+    of a second for a step of a thousand ops; a policy that searches takes longer.
 
     Returns
     -------
     ipywidgets.VBox
         The sliders, and below them a sentence and the zoomable timeline: time in ns to s, memory in
         B to GiB. ``budget`` goes from a tenth of the resident peak to the whole device; ``links``
-        multiplies the bandwidth of all channels; ``context`` or ``sequence`` is there for a
-        workload of a builder, in tokens.
+        multiplies the bandwidth of all channels; ``context`` or ``sequence``, in tokens, is there
+        if a builder made the workload.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, or ipywidgets is not installed.
+        If an argument is invalid, or ipywidgets is not installed.
 
     References
     ----------
@@ -214,7 +209,7 @@ def what_if(
 
 
 def replayed_html(asked: Question) -> str:
-    """A sentence and the timeline of one replay; of what does not fit, or is none, the reason."""
+    """Return a sentence and the timeline of one replay as HTML, or the reason why there is none."""
     try:
         plan = make_plan(asked.graph, asked.hardware, asked.choice, asked.budget_bytes)
     except (InfeasibleError, InputError) as error:
@@ -234,7 +229,7 @@ def replayed_html(asked: Question) -> str:
 
 
 def _silent_output() -> Output:
-    """An output whose text is not all that it shows, which a notebook would keep twice."""
+    """Return an output with a short ``repr``; a notebook would store the whole content again."""
     from ipywidgets import Output
 
     class Replayed(Output):  # type: ignore[misc]
@@ -245,7 +240,9 @@ def _silent_output() -> Output:
 
 
 def _budgets(asked: Question, budget: Budget) -> _Slider:
-    """Shares of the resident peak that the device has, the whole device, and the given budget."""
+    """Return a slider over shares of the resident peak that fit the device, the whole device, and
+    the given budget.
+    """
     places: dict[str, tuple[int, Settings]] = {}
     for value in (*[f"{share}%" for share in _SHARES], *([] if budget is None else [budget])):
         wanted, allowed = read_budget(value).of(asked.graph, asked.hardware)
@@ -260,14 +257,16 @@ def _budgets(asked: Question, budget: Budget) -> _Slider:
 
 
 def _links(asked: Question) -> _Slider:
-    """Multiples of the bandwidth of all channels."""
+    """Return a slider over multiples of the bandwidth of all channels."""
     fields = [f"channels.{channel.name}.bandwidth" for channel in asked.profile.channels]
     places = {f"{times:g}x": dict.fromkeys(fields, f"{times:g}x") for times in _TIMES}
     return _Slider("links", {**places, "1x": {}}, "1x")
 
 
 def _lengths(asked: Question) -> list[_Slider]:
-    """Multiples of the tokens that a builder was told; nothing for other graphs."""
+    """Return a slider over multiples of the builder's token count; an empty list for graphs that no
+    builder made.
+    """
     builder = asked.graph.meta.get("builder")
     told = builder if isinstance(builder, dict) else {}
     name = next((key for key in ("context", "sequence") if type(told.get(key)) is int), None)
@@ -280,12 +279,12 @@ def _lengths(asked: Question) -> list[_Slider]:
 
 
 _MOST = 20
-"""Rows of stalls, and of what differs."""
+"""The most rows that a table of stalls or differences shows."""
 
 
 def cell(of: object) -> str:
-    """The HTML of an answer of a study, or of anything that :func:`hosim.report.cells.cell`
-    writes.
+    """Return the HTML of a study's answer, or of anything that :func:`hosim.report.cells.cell`
+    takes.
     """
     if isinstance(of, Fit):
         return html(Group(paragraph(f"{of}."), fit(fit_rows(of), "", of.answer is not None)))

@@ -1,4 +1,4 @@
-"""One plan: make it, replay it, explain it, and ask what it waits for."""
+"""Make one plan, replay it, explain it, and find what it waits for."""
 
 from __future__ import annotations
 
@@ -94,16 +94,16 @@ def plan(
     Returns
     -------
     Plan
-        Where tensors lie at the start, and the cache ops. It breaks no rule of the contract; the
-        replay says how long it takes, and whether a plan that its policy did not check against the
-        budget fits. Where it does, each copy has its slack (``CacheOp.slack_ns``), unless the
-        policy decides during the replay, or devices do not all do the same. ``search`` says how
-        much work was done, and what ended it.
+        The tiers in which tensors start, and the cache ops. It breaks no rule of the contract. Some
+        policies do not check the budget: the replay shows if their plans fit, and how long a plan
+        takes. In a plan that fits, each copy has its slack (``CacheOp.slack_ns``), unless the
+        policy decides during the replay or the devices do different work. ``search`` has the
+        amount of work that was done, and what ended it.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be.
+        If an argument is invalid.
     InfeasibleError
         If the policy finds no plan within the budget.
 
@@ -146,27 +146,28 @@ def replay(
     Parameters
     ----------
     plan
-        The plan, whoever made it: :func:`hosim.plan`, :func:`hosim.load_plan`, or you.
+        A plan of :func:`hosim.plan` or :func:`hosim.load_plan`, or one that you made.
     hardware
-        The machine: a name, a path, a mapping or a profile; ``None``: the one that
-        :func:`hosim.plan` made the plan for, within the same budget unless another is given. On one
-        of several devices, each device runs the plan on tensors of its own; they share only room
-        and bandwidth.
+        The machine: a name, a path, a mapping or a profile. ``None`` is the machine that
+        :func:`hosim.plan` made the plan for, with the same budget unless you give another. If the
+        machine has several devices, each runs the plan on its own tensors, and they share only
+        memory and bandwidth.
 
     Returns
     -------
     Result
-        Times in nanoseconds, sizes in bytes; ``lower_bound_ns`` is a time that no plan can beat,
-        ``slowdown`` is against everything resident. If the plan does not fit, ``feasible`` is
-        false, ``error`` says why, times are ``None``, and peaks are those reached until then.
+        Times in nanoseconds, sizes in bytes. ``lower_bound_ns`` is a time that no plan can beat;
+        ``slowdown`` is the makespan divided by the one with everything resident. If the plan does
+        not fit, ``feasible`` is false, ``error`` has the reason, times are ``None``, and peaks are
+        those reached until then.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, or the plan names a tier or a channel that the
-        machine does not have.
+        If an argument is invalid, or the plan names a tier or a channel that the machine does not
+        have.
     PlanError
-        If the plan breaks a rule on the way.
+        If the plan breaks a rule of the contract during the replay.
 
     References
     ----------
@@ -224,25 +225,26 @@ def explain(
     plan
         A plan of a policy that decides before the replay.
     hardware
-        The machine: a name, a path, a mapping or a profile; ``None``: the one that
-        :func:`hosim.plan` made the plan for, within the same budget unless another is given.
+        The machine: a name, a path, a mapping or a profile. ``None`` is the machine that
+        :func:`hosim.plan` made the plan for, with the same budget unless you give another.
 
     Returns
     -------
     PlanExplanation
-        Prints as the tables of ``hosim plan --explain``; ``as_dict`` gives the figures.
+        The reasons. It prints as the tables of ``hosim plan --explain``; ``as_dict`` returns the
+        figures.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, or the plan's policy decides during the replay.
+        If an argument is invalid, or the plan's policy decides during the replay.
     InfeasibleError
         If the plan does not fit the budget.
 
     References
     ----------
-    :mod:`hosim.planner.hyperoffload.explanations.explain` takes each reason from what the planner
-    noted, and the effects from the plan's replay.
+    :mod:`hosim.planner.hyperoffload.explanations.explain` takes each reason from the planner's
+    notes, and the effects from the plan's replay.
 
     Examples
     --------
@@ -270,8 +272,8 @@ def explain(
 def _machine_of(
     plan: Plan, hardware: Machine | None, devices: int | None
 ) -> tuple[Hardware, int | None]:
-    """The machine that is given, or that the plan was made for with its budget. Raises
-    :class:`InputError` if there is neither.
+    """Return the given machine and ``None``, or the machine that the plan was made for and its
+    budget in bytes. Raises :class:`InputError` if there is neither.
     """
     if hardware is not None:
         return machine_of(plan.workload, hardware, devices), None
@@ -304,30 +306,29 @@ def blame(
     budget: Budget = None,
     **options: Any,
 ) -> Blame:
-    """Find what a plan waits for, and what more memory or more bandwidth would save.
+    """Find what a plan waits for, and how much time more memory or more bandwidth would save.
 
     Parameters
     ----------
     workload
-        What to run: a name, a path, a mapping or a graph. Or a plan, which is judged as it is.
+        The workload: a name, a path, a mapping or a graph. Or a plan, which is replayed unchanged.
     hardware
-        The machine to run it on: a name, a path, a mapping or a profile. For a plan of
-        :func:`hosim.plan`, ``None`` is the machine that it was made for, within the same budget
-        unless another is given.
+        The machine: a name, a path, a mapping or a profile. For a plan of :func:`hosim.plan`,
+        ``None`` is the machine that it was made for, with the same budget unless you give another.
     policy
-        Which policy plans, unless a plan is given: text such as ``lookahead:k=4``, an object or a
-        function.
+        The policy that plans, unless you give a plan: text such as ``lookahead:k=4``, an object or
+        a function.
 
     Returns
     -------
     Blame
-        ``frame`` has one row per stall (nanoseconds, op, cause, tensor, channel), ``prices`` what
-        each resource would save.
+        ``frame`` has one row per stall (nanoseconds, op, cause, tensor, channel); ``prices`` has
+        the nanoseconds that more of each resource would save.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be.
+        If an argument is invalid.
     InfeasibleError
         If the workload does not fit the budget.
 

@@ -1,6 +1,4 @@
-"""One step of a pipeline: the graph of each of its stages, a plan for each, and all of them
-replayed together.
-"""
+"""One step of a pipeline: build a graph for each stage, plan each, and replay them together."""
 
 from __future__ import annotations
 
@@ -37,8 +35,8 @@ _PIPELINE = "pipeline"
 
 
 def stages_of(workload: Workload | Sequence[Workload]) -> list[Graph]:
-    """The graphs of the stages of a pipeline: those given, or all of the model of whose pipeline
-    one is given.
+    """Return the graphs of the stages of a pipeline: the given ones, or, for a single workload, all
+    stages of its model.
 
     Raises :class:`InputError` for one workload that is not of a builder with ``pipeline``.
     """
@@ -65,8 +63,8 @@ def stages_of(workload: Workload | Sequence[Workload]) -> list[Graph]:
 
 
 def _on_stages(graphs: Sequence[Graph], profile: Hardware) -> Hardware:
-    """The machine with a device for each stage, under the runtime that all of them name, if any
-    does. Raises :class:`InputError` for stages under several.
+    """Return the machine with one device per stage, under the runtime that the stages name, if any.
+    Raises :class:`InputError` if they name several.
     """
     first, *others = [graph.meta.get(RUNTIME) for graph in graphs]
     if any([each != first for each in others]):
@@ -84,33 +82,33 @@ def plan_stages(
 ) -> list[Plan]:
     """Plan each stage of a pipeline.
 
-    Each plan is made alone, as if all devices of the machine ran this stage: the waits of stages
-    for one another are not known to it. Where stages whose ops are in another order would wait for
-    one another for ever, they are planned in the order of the workload.
+    Each stage is planned alone, as if all devices of the machine ran it: its plan does not know
+    when it waits for other stages. If stages with reordered ops would deadlock, all are planned
+    again in the workload's order.
 
     Parameters
     ----------
     workload
-        A model with ``pipeline`` (see :func:`hosim.load`), whichever its ``stage``; or one workload
-        for each stage, whose sends and receives have messages.
+        A model with ``pipeline`` (see :func:`hosim.load`); its ``stage`` does not matter. Or one
+        workload per stage, whose sends and receives have messages.
     hardware
         The machine: a name, a path, a mapping or a profile. It gets one device for each stage.
     policy
-        Which policy plans: text such as ``lookahead:k=4``, an object or a function.
+        The policy that plans: text such as ``lookahead:k=4``, an object or a function.
     budget
-        Memory of each device that may be used: bytes, a size (``"12 GiB"``), a share of the
-        resident peak of each stage (``"75%"``, 0.75) or ``None``: all of it.
+        The memory of each device that may be used: bytes, a size (``"12 GiB"``), a share of the
+        resident peak of each stage (``"75%"``, 0.75), or ``None`` for all of it.
 
     Returns
     -------
     list of Plan
-        One for each stage, in their order.
+        One plan per stage, in the order of the stages.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, a message is sent or received by one stage alone or
-        in other sizes, or the stages wait for one another for ever.
+        If an argument is invalid, if a message lacks its sender or its receiver, if its sizes
+        differ, or if the stages deadlock.
     InfeasibleError
         If the policy finds no plan for a stage within the budget; the error names the stage.
 
@@ -171,40 +169,39 @@ def replay_stages(
     jitter: Jitter | None = None,
     compete: bool | None = None,
 ) -> StagesResult:
-    """Replay the stages of a pipeline together: each on a device of its own, tied by what they send
-    to one another.
+    """Replay the stages of a pipeline together, each on its own device, with their messages.
 
     Parameters
     ----------
     plans
-        A plan for each stage: those of :func:`hosim.plan_stages`, or any others.
+        One plan per stage, from :func:`hosim.plan_stages` or from elsewhere.
     hardware
-        The machine: a name, a path, a mapping or a profile, which gets one device for each stage;
-        ``None``: the one that the plans were made for, each within its budget unless another is
-        given.
+        The machine: a name, a path, a mapping or a profile. It gets one device for each stage.
+        ``None`` is the machine that the plans were made for, each with its own budget unless you
+        give another.
     budget
-        Memory of each device that may be used: bytes, a size, a share of the resident peak of each
-        stage or ``None``: all of it.
+        The memory of each device that may be used: bytes, a size, a share of the resident peak of
+        each stage, or ``None`` for all of it.
     record
-        Whether to keep the timelines in the results of the stages.
+        Keep the timelines in the results of the stages.
     jitter
-        How the times of ops and transfers vary; the plans do not know.
+        The variation of op and transfer times; the plans do not know it.
     compete
-        Whether copies take memory bandwidth from ops, as in :func:`hosim.replay`.
+        Let copies take memory bandwidth from ops, as in :func:`hosim.replay`.
 
     Returns
     -------
     StagesResult
-        The time of the step, and of each stage its result and its bubble: for how long it waits for
-        other stages.
+        The time of the step, and for each stage its result and its bubble, the time for which it
+        waits for other stages.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, a message is sent or received by one stage alone or
-        in other sizes, or the stages wait for one another for ever.
+        If an argument is invalid, if a message lacks its sender or receiver or their sizes differ,
+        or if the stages deadlock.
     PlanError
-        If a plan breaks a rule on the way.
+        If a plan breaks a rule of the contract during the replay.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Pictures of a replay, of a comparison, of a frontier and of a sweep."""
+"""Draw replays, comparisons, frontiers, fits, sweeps and varied times."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def plot(
     Parameters
     ----------
     result
-        A result with its timeline (``hosim.replay(..., record=True)``): streams, the memory of each
-        tier and the channels, over time. Or a plan of :func:`hosim.plan`, which is replayed on the
-        machine and within the budget that it was made for. Or the frame of :func:`hosim.compare`:
-        makespan against peak memory, one marker a policy. Or the answer of :func:`hosim.frontier`:
-        the curve. Or that of :func:`hosim.fit`: the makespan at each value tried. Or the frame of
-        :func:`hosim.sweep`: the makespan over one field, or over two as a heat map. Or the frame of
-        :func:`hosim.robustness`: the spread of each policy's makespan.
+        One of these. A result with its timeline (``hosim.replay(..., record=True)``): streams, the
+        memory of each tier and the channels, over time. A plan of :func:`hosim.plan`, which is
+        replayed on the machine and with the budget that it was made for. The frame of
+        :func:`hosim.compare`: makespan against peak memory, one marker per policy. The answer of
+        :func:`hosim.frontier`: the curve. The answer of :func:`hosim.fit`: the makespan at each
+        value tried. The frame of :func:`hosim.sweep`: the makespan over one field, or over two as a
+        heat map. The frame of :func:`hosim.robustness`: the spread of each policy's makespan.
     path
-        Where to save the picture: ``.png``, ``.svg`` or ``.pdf``.
+        The file to save the picture in: ``.png``, ``.svg`` or ``.pdf``.
 
     Returns
     -------
@@ -49,9 +49,9 @@ def plot(
     Raises
     ------
     InputError
-        If the result has no timeline, the plan no machine, the frame is of neither
-        :func:`hosim.compare` nor :func:`hosim.sweep`, not one or two fields of a sweep have
-        several values, or the path has another ending.
+        If the result has no timeline, the plan has no machine, the frame comes from none of these
+        functions, more than two fields of a sweep (or none) have several values, or the path has
+        another ending.
 
     References
     ----------
@@ -80,7 +80,7 @@ def plot(
 
 
 def figure_of(shown: Result | Plan | DataFrame | Fit | Frontier) -> Figure:
-    """The picture of an answer. Raises :class:`InputError` as :func:`plot` does."""
+    """Return the figure of an answer. Raises :class:`InputError` as :func:`plot` does."""
     from hosim.study.searches import Fit, Frontier
 
     if isinstance(shown, Plan):
@@ -104,8 +104,8 @@ def _sweep_figure(table: DataFrame) -> Figure:
 
 
 def several_values(table: DataFrame, columns: Sequence[str]) -> list[str]:
-    """The varied columns of a sweep that have several values. Raises :class:`InputError` unless
-    these are one or two.
+    """Return the varied columns of a sweep that have several values. Raises :class:`InputError`
+    unless there are one or two.
     """
     several = [column for column in columns if table[column].nunique() > 1]
     if len(several) not in (1, 2):

@@ -1,4 +1,4 @@
-"""``hosim runtime fit``: a runtime from lines of a user's own logs."""
+"""``hosim runtime fit``: fit a runtime to lines of a user's logs."""
 
 import os
 from collections.abc import Mapping
@@ -31,31 +31,31 @@ def runtime_fit(
     Parameters
     ----------
     path
-        Runs: of each a line ``run WORKLOAD -H HARDWARE``, and lines of its log as they are (step
-        times, tokens/s, memory reserved or allocated; of a server the lines of vLLM or SGLang, or
-        a page of vLLM's metrics).
+        A file of runs. Each run is a line ``run WORKLOAD -H HARDWARE`` and unedited lines of its
+        log: step times, tokens/s, memory reserved or allocated; for a server the lines of vLLM or
+        SGLang, or a page of vLLM's metrics.
     base
-        The runtime that supplies what the log lacks: its name, its path, or itself.
+        The runtime that supplies the figures that the log lacks: a name, a path or an object.
     name
-        The name of what is fitted.
+        The name of the fitted runtime.
 
     Returns
     -------
     FittedRuntime
-        ``runtime`` goes to ``runtime=`` of other functions; ``left`` is, for each run, its fitted
-        time over the measured one; ``moved`` has the figures that moved, each before and after;
-        ``warnings`` say what was not taken, and why.
+        Pass ``runtime`` to other functions as ``runtime=``. ``left`` has, for each run, its fitted
+        time divided by the measured one; ``moved`` has the figures that changed, before and after;
+        ``warnings`` name what was not used, and why.
 
     Raises
     ------
     InputError
-        For a file, a workload or a machine that is wrong, for a run that does not fit its machine,
-        with its line, and if no figure can be fitted.
+        If the file, a workload or a machine is invalid, if a run does not fit its machine (the
+        error has the line), or if no figure can be fitted.
 
     References
     ----------
-    ``docs/runtimes.md`` describes the file. Each run is replayed under the base with its kernels as
-    fast as alone.
+    ``docs/runtimes.md`` describes the file. Each run is replayed under the base, but with kernel
+    times as without a runtime.
 
     Examples
     --------
@@ -121,8 +121,8 @@ def _beside(run: LoggedRun, base: Runtime, source: str) -> RunBeside:
 
 
 def _served(run: LoggedRun, base: Runtime, source: str) -> list[RunBeside]:
-    """The memory of a server's largest iteration and the times of its iterations, by its log; empty
-    if the run is of no server.
+    """Return the memory of a server's largest iteration and the times of its iterations, from its
+    log; an empty list if the run is not a server's.
     """
     if not _is_served(run):
         return []
@@ -155,7 +155,9 @@ def _served(run: LoggedRun, base: Runtime, source: str) -> list[RunBeside]:
 
 
 def tokens_of(graph: Graph, source: str, where: str) -> float:
-    """Tokens of a device in a step of a builder's. Raises :class:`InputError` for another graph."""
+    """Return the tokens that a device processes in a step. Raises :class:`InputError` for a graph
+    that no builder made.
+    """
     recipe = graph.meta.get("builder")
     if not isinstance(recipe, Mapping) or "phase" not in recipe:
         raise InputError(
@@ -183,7 +185,7 @@ def _kind(graph: Graph) -> str:
 
 
 def _share(op: Op, profile: Hardware) -> float:
-    """The share of a tier's bandwidth that a profile gives its optimizer."""
+    """Return the share of its tier's bandwidth that an optimizer op reaches on its processor."""
     compute = profile.tiers[profile.tier_index[op.processor]].compute
     assert compute is not None
     return float(compute.efficiency_for("optimizer", "fp32"))

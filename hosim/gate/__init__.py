@@ -1,8 +1,8 @@
-"""The gate: it records what a simulated step needs, and judges what a change does to that.
+"""The gate: record the memory and time of simulated steps, and judge the effect of changes on them.
 
-A case (:mod:`~hosim.gate.cases`) is measured (:mod:`~hosim.gate.measured_case`) into a record,
-which a baseline file keeps (:mod:`~hosim.gate.records`). A later measurement gets one verdict per
-metric (:mod:`~hosim.gate.judged_metrics`) and, for a regression, an explanation
+A case (:mod:`~hosim.gate.cases`) is measured (:mod:`~hosim.gate.measured_case`), and a baseline
+file keeps its record (:mod:`~hosim.gate.records`). A later measurement gets one verdict per metric
+(:mod:`~hosim.gate.judged_metrics`) and, for a regression, an explanation
 (:mod:`~hosim.gate.verdicts`). This module imports nothing, because pytest loads the plugin wherever
 hosim is installed.
 """

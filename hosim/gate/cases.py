@@ -23,7 +23,7 @@ from hosim.limits import within
 from hosim.plain_text import written
 
 FILES = ("hosim.toml", "pyproject.toml")
-"""The files that may list cases, in the order in which they are looked for."""
+"""The files that may list cases, in the order of the search."""
 
 FOLDER = "hosim-baselines"
 """The folder of the baseline files, beside the file of the cases."""
@@ -35,11 +35,11 @@ _ENTRY = re.compile(r"[\w.]+:\w+")
 @dataclass(frozen=True)
 class Case:
     """One workload (a path or a shipped name, or a Python ``entry``), one machine, one policy or
-    plan file, one budget.
+    plan file, one budget; or requests for a machine.
 
-    Or requests that a machine serves: ``serve`` has the model, the requests and the options
-    (:class:`CaseKind`). Paths are relative to ``folder``, which may also hold an entry's package. A
-    case of a matrix is named ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``. ``strict`` refuses a plan
+    For requests, ``serve`` has the model, the requests and the options (:class:`CaseKind`). Paths
+    are relative to ``folder``, which may also contain an entry's package. A case of a matrix has
+    the name ``MATRIX/WORKLOAD/HARDWARE/POLICY/BUDGET``. ``strict`` refuses a plan
     file that was made for another workload, machine or budget; ``rescale`` scales durations that
     were measured on another machine (:mod:`hosim.analysis.costmodel.rescaled`).
     """
@@ -59,7 +59,7 @@ class Case:
     rescale: bool = False
 
     def asked(self) -> dict[str, str]:
-        """The question as it was asked."""
+        """The question as the file has it."""
         if self.serve is not None:
             return {
                 "hardware": self.hardware,
@@ -76,7 +76,7 @@ class Case:
         return {key: text for key, text in {**what, **how}.items() if text is not None}
 
     def beside(self, text: str) -> str:
-        """The path ``text`` in the case's folder if it exists, else ``text``."""
+        """Return the path ``text`` in the case's folder if it exists, else ``text``."""
         path = os.path.join(self.folder, text)
         return (
             path
@@ -87,12 +87,12 @@ class Case:
 
 @dataclass(frozen=True)
 class CaseKind:
-    """A kind of case that asks for more than one step and has a key of its own, such as ``serve``:
-    a room beside the core handles it.
+    """A kind of case with its own key, such as ``serve``, and more than one step; a room beside the
+    core handles it.
 
-    ``check`` raises :class:`InputError` unless the case (with its source, and its place in it) is
-    one; ``measure`` gives its record; ``explain`` says in lines why it got worse, as
-    :func:`hosim.gate.verdicts.causes.explain` does of a step.
+    ``check`` gets the case, its source and its place there, and raises :class:`InputError` if it is
+    invalid. ``measure`` returns its record. ``explain`` returns lines with the reasons of a
+    regression, as :func:`hosim.gate.verdicts.causes.explain` does for a step.
     """
 
     check: Callable[[Mapping[str, Any], str, str], None]
@@ -101,7 +101,7 @@ class CaseKind:
 
 
 def kind_of(key: str) -> CaseKind:
-    """The kind of case of a key. Raises :class:`InputError` if no room has one."""
+    """Return the kind of case of a key. Raises :class:`InputError` if no room has one."""
     kinds: Mapping[str, CaseKind] = ChainMap(*added("case_kinds"))
     if key not in kinds:
         raise InputError(
@@ -121,12 +121,12 @@ class Suite:
     cases: tuple[Case, ...]
 
     def baseline(self, name: str) -> Path:
-        """The baseline file of a case or a matrix."""
+        """Return the path of the baseline file of a case or a matrix."""
         return self.baselines / f"{name.partition('/')[0]}{SUFFIX}"
 
     def without_case(self) -> list[str]:
-        """Names of baseline files that belong to no case and no matrix, sorted; what hosim has not
-        written is no baseline.
+        """Return the sorted names of baseline files that belong to no case and no matrix; files
+        that hosim did not write do not count.
         """
         named = {case.matrix or case.name for case in self.cases}
         listed = sorted(self.baselines.glob(f"*{SUFFIX}")) if self.baselines.is_dir() else []
@@ -137,8 +137,8 @@ class Suite:
         ]
 
     def named(self, names: Iterable[str]) -> tuple[Case, ...]:
-        """The cases with these names, or all cases without names; a matrix's name and patterns
-        (``*``, ``?``) select several.
+        """Return the cases with these names, or all cases without names; the name of a matrix or a
+        pattern (``*``, ``?``) selects several.
 
         Raises :class:`InputError` for a name that matches no case.
         """
@@ -161,8 +161,8 @@ class Suite:
 def find_suite(
     path: str | os.PathLike[str] | None = None, start: str | os.PathLike[str] = "."
 ) -> Suite:
-    """The suite in the file ``path``, or else in the nearest ``hosim.toml`` or ``pyproject.toml``
-    with cases, from ``start`` up.
+    """Load the suite in the file ``path``, or else in the nearest ``hosim.toml`` or
+    ``pyproject.toml`` with cases, from ``start`` up.
 
     Raises :class:`InputError` if there is none, and for an invalid file.
     """
@@ -181,7 +181,7 @@ def find_suite(
 
 
 def load_suite(path: str | os.PathLike[str]) -> Suite:
-    """The suite in a file. Raises :class:`InputError`."""
+    """Load the suite in a file. Raises :class:`InputError`."""
     source = os.fspath(path)
     data = gate_files.load_cases(source)
     folder = Path(source).parent
@@ -242,8 +242,8 @@ def load_suite(path: str | os.PathLike[str]) -> Suite:
 def combinations(
     name: str, given: gate_files.MatrixModel, folder: str, tolerances: Mapping[str, Tolerance]
 ) -> list[Case]:
-    """The cases of a matrix, by workload, machine, policy and budget as listed. Raises
-    :class:`ValueError` for repetitions.
+    """Return the cases of a matrix, in the listed order of workloads, machines, policies and
+    budgets. Raises :class:`ValueError` for repetitions.
     """
     axes = [given["workloads"], given["hardware"], given["policies"]]
     for listed in (*axes, given.get("budgets", [])):
@@ -278,8 +278,8 @@ def combinations(
 
 
 def pairs(axes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    """Combinations of three axes with pairwise coverage: all pairs of the two longest axes, with
-    the values of the third in turn.
+    """Return combinations of three axes with pairwise coverage: all pairs of the two longest axes,
+    with the values of the third in turn.
 
     Appending to the longest axis keeps the existing combinations.
 
@@ -295,7 +295,7 @@ def pairs(axes: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
 
 
 def _named(where: str, name: str, source: str) -> str:
-    """Returns ``where``; raises :class:`InputError` for a name that is no valid file name."""
+    """Return ``where``. Raises :class:`InputError` for a name that is no valid file name."""
     if not _NAME.fullmatch(name):
         raise InputError(
             "expected a name of letters, digits, '_', '-' and '.', because a file is named after "

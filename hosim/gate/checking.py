@@ -1,8 +1,8 @@
-"""Cases measured in parallel, written as baselines or judged against them, or against another
+"""Measure cases in parallel, and write them as baselines or judge them against baselines or another
 revision.
 
-Of another revision the files are taken out of git, and its own cases are measured there. Nothing of
-them is committed or merged. What was measured is kept by content (:mod:`hosim.gate.kept_graphs`).
+The files of another revision are exported from git, and its own cases are measured there. Nothing
+is committed or merged. Measurements are cached by content (:mod:`hosim.gate.kept_graphs`).
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ if TYPE_CHECKING:
 
 
 Place = tuple[str, int]
-"""A file, and a line from 1 on."""
+"""A file and a line number, from 1."""
 
 
 def place_of(case: Case, source: str) -> Place:
-    """The place of a case of the file ``source``. Nothing is imported."""
+    """Return the place of a case of the file ``source``, without imports of user code."""
     if case.entry is not None:
         module, _, name = case.entry.partition(":")
         for file in (f"{module.replace('.', '/')}.py", f"{module.replace('.', '/')}/__init__.py"):
@@ -71,7 +71,7 @@ def place_of(case: Case, source: str) -> Place:
 
 
 def _defined(path: str, name: str) -> int:
-    """The line where a file defines a function; 0 if it does not."""
+    """Return the line where a file defines a function; 0 if it does not."""
     with suppress(OSError, SyntaxError, ValueError, RecursionError):
         for node in ast.parse(Path(path).read_bytes()).body:
             if isinstance(node, ast.FunctionDef) and node.name == name:
@@ -80,7 +80,7 @@ def _defined(path: str, name: str) -> int:
 
 
 def _table(source: str, name: str) -> int:
-    """The line of a table of that name, such as ``[cases.NAME]``; the first, if there is none."""
+    """Return the line of the table of a case, such as ``[cases.NAME]``; 1 if there is none."""
     table = re.compile(rf"\s*\[(tool\.hosim\.)?(cases|matrix)\.[\"']?{re.escape(name)}[\"']?\s*\]")
     with suppress(OSError, UnicodeDecodeError):
         for number, line in enumerate(Path(source).read_text(encoding="utf-8").splitlines(), 1):
@@ -100,7 +100,7 @@ _OPS = 1000
 
 @dataclass(frozen=True)
 class CaseError:
-    """The reason that a case cannot be measured, or its baseline cannot be read."""
+    """The reason why a case cannot be measured or its baseline cannot be read."""
 
     case: str
     message: str
@@ -118,13 +118,13 @@ def check(
     tell: Telling = lambda doing: None,
     against: str = "",
 ) -> list[CaseVerdict]:
-    """The verdict of each case of ``names`` (all cases without names), in the suite's order.
+    """Judge each case of ``names`` (all cases without names), in the suite's order.
 
     If all cases are checked, baselines that belong to no case follow as missing. A case that cannot
-    be measured, or whose baseline is damaged, is an error and leaves the others alone. ``jobs`` and
-    ``kept`` are those of :func:`measured`. ``against`` is a revision in git whose cases are
-    measured in place of baselines (:func:`baselines_at`): what it does not have is new, and
-    what it alone has, drift. Raises :class:`InputError` for a revision that is not there.
+    be measured, or whose baseline is damaged, gets an error and does not affect other cases.
+    ``jobs`` and ``kept`` are those of :func:`measured`. ``against`` is a git revision whose cases
+    are measured instead of baselines (:func:`baselines_at`): a case that it lacks is new, and a
+    case that only it has is drift. Raises :class:`InputError` for an unknown revision.
     """
     return (
         _check_against(against, suite, tuple(names), jobs, kept, tell)
@@ -142,7 +142,7 @@ def _check_against(
     tell: Telling,
 ) -> list[CaseVerdict]:
     def written(there: Suite, names: Iterable[str]) -> None:
-        # in processes of their own, for modules of both revisions have the same names
+        # in separate processes, because modules of both revisions have the same names
         write(
             there,
             names,
@@ -214,7 +214,7 @@ def _judged(suite: Suite, case: Case, known: _Answer | None, now: _Answer | None
 
 
 def errors_in_one(errors: Sequence[CaseError]) -> HosimError:
-    """The first error, and how many more there are.
+    """Return the first error with the number of the others.
 
     >>> str(errors_in_one([CaseError("a", "no such file"), CaseError("b", "no such file")]))
     'case a: no such file (and 1 more)'
@@ -233,15 +233,15 @@ def write(
     tell: Telling = lambda doing: None,
     for_now: bool = False,
 ) -> list[Path]:
-    """Write the baseline of each case of ``names`` (all cases without names); returns the files
+    """Write the baseline of each case of ``names`` (all cases without names), and return the files
     that changed.
 
     ``only_new`` keeps existing baselines. Without it, writing all cases also removes baselines that
-    belong to no case. A matrix has a line for a case that does not fit. For another such case
-    raises :class:`InfeasibleError`, and for one that cannot be measured :class:`HosimError`, once
-    everything else is written. ``for_now``: the baselines are for one check, so they have memory
-    curves, and are measured in other processes. Raises :class:`InputError` for a damaged file that
-    is to be kept.
+    belong to no case. With ``for_now`` the baselines are for one check: they have memory curves and
+    are measured in other processes. In a matrix, a case that does not fit has its line. Once all
+    else is written, another case that does not fit raises :class:`InfeasibleError`, and one that
+    cannot be measured :class:`HosimError`. Raises :class:`InputError` for a damaged file that is to
+    be kept.
     """
     wanted = tuple(names)
     cases = suite.named(wanted)
@@ -292,8 +292,8 @@ def write(
 
 
 def known_baseline(suite: Suite, name: str) -> Measured | None:
-    """The baseline of a case; ``None`` if there is none. Raises :class:`InputError` for a damaged
-    file.
+    """Return the baseline of a case; ``None`` if there is none. Raises :class:`InputError` for a
+    damaged file.
     """
     file, (matrix, within, _) = suite.baseline(name), name.partition("/")
     if not file.is_file():
@@ -302,8 +302,8 @@ def known_baseline(suite: Suite, name: str) -> Measured | None:
 
 
 def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, _Answer]:
-    """The baselines of the cases by their names, and those of the other lines of their matrices; an
-    error for each damaged one.
+    """Return the baselines by case name, with those of the other lines of their matrices; a damaged
+    one is an error.
     """
     known: dict[str, _Answer] = {}
     for place, of in groupby(
@@ -323,8 +323,8 @@ def _known(suite: Suite, cases: Sequence[Case]) -> dict[str, _Answer]:
 def _matrices(
     suite: Suite, cases: Sequence[Case], damaged: bool = False
 ) -> dict[str, dict[str, Measured]]:
-    """The lines of each matrix that has one of the cases; a ``damaged`` file has none if all lines
-    are to be rewritten.
+    """Return the lines of each matrix that has one of the cases; a ``damaged`` file counts as empty
+    if all its lines are to be rewritten.
     """
     found: dict[str, dict[str, Measured]] = {}
     for matrix in dict.fromkeys(case.matrix for case in cases if case.matrix is not None):
@@ -346,11 +346,11 @@ def measured(
     known: Mapping[str, Record] = MappingProxyType({}),
     apart: bool = False,
 ) -> Iterator[Measured | CaseError]:
-    """Each case's measurement or its error, in order, by up to ``jobs`` processes (-1: one per
-    core); ``apart``: not in this one.
+    """Yield each case's measurement or error, in order, from up to ``jobs`` processes (-1: one per
+    core); with ``apart`` from other processes only.
 
-    ``known`` has the record of a case's baseline, if there is one: several processes begin with the
-    case of the most ops, so that it does not come last, and send no draws that no verdict reads.
+    ``known`` has the records of the baselines. With them, several processes start with the case of
+    the most ops, so that it does not come last, and omit draws that no verdict reads.
     """
     groups = [
         tuple(group)
@@ -370,8 +370,8 @@ def measured(
 def _in_processes(
     groups: Sequence[Sequence[Case]], count: int, kept: Path | None, known: Mapping[str, Record]
 ) -> Iterator[list[_Answer]]:
-    """The answers of each group, in order. A process that is killed ends its pool: each group that
-    has no answer then gets its own.
+    """Yield the answers of each group, in order. A process that is killed ends its pool; each group
+    without an answer then gets its own pool.
     """
     from concurrent.futures.process import BrokenProcessPool
 
@@ -392,7 +392,7 @@ def _in_processes(
 
 
 _Decided = tuple[str | None, int | None]
-"""The plan and the makespan: a measurement that has both as its baseline has is judged without
+"""The plan and the makespan; a measurement that equals its baseline in both is judged without
 draws.
 """
 
@@ -404,8 +404,8 @@ def _decided(record: Record) -> _Decided:
 def _to_send(
     group: Sequence[Case], kept: Path | None, settled: Sequence[_Decided | None]
 ) -> list[_Answer]:
-    """As :func:`_attempts`, in another process: to send draws, they have to be made, which takes as
-    long as 20 replays.
+    """Return the answers of :func:`_attempts` from another process, with draws only if a verdict
+    needs them: they take as long as 20 replays.
     """
     return [
         replace(now, record=replace(now.record, draws=None))
@@ -451,8 +451,8 @@ def _pool(count: int) -> Iterator[futures.ProcessPoolExecutor]:
 
 
 def _attempts(group: Sequence[Case], kept: Path | None) -> list[_Answer]:
-    """The measurements of one case, or of a matrix's cases that share a workload; errors take the
-    place of theirs.
+    """Return the measurements of one case, or of a matrix's cases that share a workload; an error
+    replaces the measurement that raised it.
     """
     found = (
         measure_lines(group, kept) if group[0].matrix is not None else [_attempt(group[0], kept)]
@@ -474,19 +474,18 @@ def _attempt(case: Case, kept: Path | None) -> Measured | HosimError:
 
 
 Writing = Callable[[Suite, Iterable[str]], object]
-"""Writes the baselines of the named cases of a suite."""
+"""A function that writes the baselines of the named cases of a suite."""
 
 
 @contextmanager
 def baselines_at(
     revision: str, suite: Suite, names: Sequence[str], kept: Path | None, write: Writing
 ) -> Iterator[tuple[Suite, str]]:
-    """The suite with the baselines of a revision, and what could not be measured there, in words,
-    if anything.
+    """Yield the suite with the baselines of a revision, and a text on the cases that could not be
+    measured there, if any.
 
-    ``names`` are those of the cases that are wanted; without any, all that the revision has.
-    Raises :class:`InputError` where there is no git, no such revision, or the suite lies in no
-    repository.
+    ``names`` selects cases; without names, all cases of the revision are measured. Raises
+    :class:`InputError` if there is no git or no such revision, or the suite is in no repository.
     """
     config = Path(suite.source).resolve()
     root = Path(_git(config.parent, "rev-parse", "--show-toplevel").decode().strip())
@@ -548,7 +547,7 @@ def _measure(
     place: Path,
     write: Writing,
 ) -> str:
-    """Write the baselines of a tree into ``made``; returns what went wrong."""
+    """Write the baselines of a tree into ``made``, and return the text of the errors."""
     with tarfile.open(fileobj=BytesIO(_git(root, "archive", "--format=tar", tree))) as packed:
         packed.extractall(place, filter="data")
     if not (place / config).is_file():

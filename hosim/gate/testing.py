@@ -27,10 +27,10 @@ from hosim.validate.replay_verdicts import complaint
 
 
 def assert_explained(trace: str | os.PathLike[str], *, max_error: str = "1%") -> Validation:
-    """Fail unless the replay explains the recording, with makespan and starts off by no more than
-    ``max_error`` of its span.
+    """Fail unless the replay matches the recording, with errors of the makespan and the starts of
+    at most ``max_error`` of its span.
 
-    Returns what ``hosim validate`` finds.
+    Returns the validation, as ``hosim validate`` makes it.
     """
     __tracebackhide__ = True
     try:
@@ -52,12 +52,11 @@ _SHOWN = 8
 
 
 class SimulatedStep:
-    """One step of a model, or of the marker's workload, on the simulated machine that the marker
-    ``hosim`` names.
+    """One step of a model, or of the marker's workload, on the machine that the marker ``hosim``
+    names.
 
-    It is planned and replayed once, when an assertion needs it. ``folder`` is the test's folder;
-    ``update`` rewrites baselines, of which ``written`` are those that tests of this run have
-    written.
+    It is planned and replayed once, at the first assertion. ``folder`` is the test's folder.
+    ``update`` rewrites baselines; ``written`` has the ones that tests of this run have written.
     """
 
     def __init__(self, case: Case, folder: Path, update: bool, written: dict[Path, Record]) -> None:
@@ -98,15 +97,15 @@ class SimulatedStep:
 
     @property
     def metrics(self) -> Mapping[str, int]:
-        """Peaks in bytes by tier (``peak.hbm``), ``makespan`` in nanoseconds, and the others of
-        :mod:`hosim.gate.judged_metrics`.
+        """The metrics of :mod:`hosim.gate.judged_metrics`: peaks in bytes by tier (``peak.hbm``),
+        ``makespan`` in nanoseconds, and others.
         """
         __tracebackhide__ = True
         return self._record().metrics
 
     def assert_peak_below(self, size: str, tier: str | None = None) -> None:
-        """Fail unless the tier (the device tier by default) never holds as much as ``size``, such
-        as ``38 GiB``, the device tier also in 9 of 10 draws of what is uncertain.
+        """Fail unless the tier (by default the device tier) always holds less than ``size``, such
+        as ``38 GiB``. For the device tier this must also hold in 9 of 10 draws.
         """
         __tracebackhide__ = True
         record = self._record()
@@ -138,11 +137,12 @@ class SimulatedStep:
         tolerance: Mapping[str, str | Mapping[str, str]] | None = None,
         strict: bool = False,
     ) -> None:
-        """Fail if a metric is worse than the baseline by more than its tolerance, and say why.
+        """Fail, with the reasons, if a metric is worse than the baseline by more than its
+        tolerance.
 
-        The baseline lies in ``hosim-baselines`` beside the test, in a file named after the test, or
-        ``name``; that of the test's second model has the number 2 behind its name. ``tolerance`` is
-        as in ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict`` also fails on
+        The baseline is a file in ``hosim-baselines`` beside the test, named after the test or
+        ``name``; for the test's second model, the number 2 follows the name. ``tolerance`` is as in
+        ``hosim.toml``: ``{"peak": "64 MiB", "makespan": "2%"}``. ``strict`` also fails on
         improvements.
         """
         __tracebackhide__ = True
@@ -181,7 +181,7 @@ class SimulatedStep:
             )
 
     def _numbered(self, name: str, record: Record) -> str:
-        """The name, with a number for each further model that is compared by it."""
+        """Return the name, with a number from its second model on."""
         compared = self._compared.setdefault(name, [])
         if not any(record is one for one in compared):
             compared.append(record)
@@ -212,7 +212,9 @@ class SimulatedStep:
 
 
 def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
-    """The gate of a test, from its marker. Fails the test if the marker is missing or invalid."""
+    """Return the gate of a test from its marker. Fails the test if the marker is missing or
+    invalid.
+    """
     __tracebackhide__ = True
     marker = item.get_closest_marker("hosim")
     if marker is None:
@@ -245,8 +247,8 @@ def gate_of(item: pytest.Item, update: bool) -> SimulatedStep:
 
 
 def _file_name(name: str) -> str:
-    """A file name: characters that a file system may refuse are replaced, and a digest keeps names
-    distinct.
+    """Return a valid file name: characters that a file system may refuse are replaced, and a digest
+    keeps names distinct.
     """
     plain = re.sub(r"[^A-Za-z0-9_.-]+", "-", name)
     return (
@@ -257,7 +259,7 @@ def _file_name(name: str) -> str:
 
 
 def _residents(record: Record, tier: str) -> list[str]:
-    """The tensors that a tier holds at its peak, the largest first."""
+    """Return the tensors that a tier holds at its peak, the largest first."""
     peak = record.peaks[tier]
     held = sorted(peak.residents.items, key=lambda item: (-item.value, item.name))
     lines = [f"at op `{peak.op}` it holds:"] if peak.op is not None else ["it holds:"]

@@ -1,6 +1,4 @@
-"""Results for people: tables, pictures and pages. Nothing here prints, or computes figures of its
-own.
-"""
+"""Tables, figures and pages of results. This package neither prints nor computes new figures."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Serving: many requests over time on one engine with a paged key-value cache, iteration by
+"""Serving: simulate many requests over time on engines with a paged KV cache, iteration by
 iteration.
 """
 

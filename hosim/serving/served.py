@@ -1,5 +1,5 @@
-"""The outcome of requests that were served: latencies, throughput and the cache, as a frame and as
-figures; and goodput, how many requests are answered within limits of their latencies.
+"""The outcome of served requests: latencies, throughput and the cache, as frames and figures, and
+the goodput, the number of requests within latency limits.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ SHARES = (50, 90, 95, 99)
 """The percentiles of every latency."""
 
 LIMITED = ("ttft", "tpot", "latency")
-"""What a limit of each request can bound: the first token, the mean of each token after it, and the
+"""The times of a request that can have a limit: to the first token, per token after it, and to the
 last token.
 """
 
 
 def latency_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
-    """Nanoseconds of limits such as ``ttft=2s,tpot=100ms``; a mapping may give them as numbers.
-    Raises :class:`InputError`.
+    """Read latency limits such as ``ttft=2s,tpot=100ms`` in nanoseconds; a mapping may have
+    numbers. Raises :class:`InputError`.
 
     >>> latency_limits("ttft=2s,tpot=100ms")
     {'ttft': 2000000000, 'tpot': 100000000}
@@ -48,7 +48,7 @@ def latency_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
 
 
 def statistic_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
-    """Nanoseconds of limits of statistics, such as ``ttft.p95=2s,tpot.mean=50ms``. Raises
+    """Read limits of statistics such as ``ttft.p95=2s,tpot.mean=50ms`` in nanoseconds. Raises
     :class:`InputError`.
 
     >>> statistic_limits("ttft.p95=2s")
@@ -62,8 +62,8 @@ def statistic_limits(asked: str | Mapping[str, Any]) -> dict[str, int]:
 
 
 def beyond(summary: Mapping[str, Any], limits_ns: Mapping[str, int]) -> list[str]:
-    """The statistics of a summary (:meth:`hosim.serving.served.Served.summary`) that are beyond
-    their limits, as people say it.
+    """Return a text for each statistic of a summary (:meth:`hosim.serving.served.Served.summary`)
+    that exceeds its limit.
 
     >>> beyond({"ttft_ns": {"p95": 3e9}}, {"ttft.p95": 2_000_000_000})
     ['ttft.p95 is 3.00 s, more than 2.00 s']
@@ -101,11 +101,11 @@ def _read(
 
 
 def goodput(frame: DataFrame, span_ns: int, limits_ns: Mapping[str, int]) -> dict[str, Any]:
-    """Return, of the requests of a frame (:meth:`hosim.serving.served.Served.frame`) those that
-    keep every limit.
+    """Return the number, share and rates of the requests of a frame
+    (:meth:`hosim.serving.served.Served.frame`) that keep every limit.
 
-    Rates are those of these requests over ``span_ns``. A request with a single token has no time of
-    each token after it, and keeps that limit.
+    Rates are per second over ``span_ns``. A request with a single token has no time per further
+    token, and keeps that limit.
     """
     within = (frame["arrival_ns"] == frame["arrival_ns"]).to_numpy()
     for name, limit in limits_ns.items():
@@ -148,13 +148,13 @@ DRAWN = (
 """Figures of a ``hosim.serving/1`` that have intervals; the room has its own beside it."""
 
 MANY_ITERATIONS = 20_000
-"""A run of more has no intervals unless :meth:`Served.intervals` asks: they take 20 such runs."""
+"""A longer run has intervals only from :meth:`Served.intervals`, because they take 20 such runs."""
 
 _UNITS = ("_ns", "_per_s", "_share")
 
 
 def end_columns(figure: str) -> tuple[str, str]:
-    """The columns that have the ends of a figure's 90 % interval.
+    """Return the columns with the ends of a figure's 90 % interval.
 
     >>> end_columns("ttft_p95_ns"), end_columns("requests_per_s")
     (('ttft_p95_low_ns', 'ttft_p95_high_ns'), ('requests_low_per_s', 'requests_high_per_s'))
@@ -166,11 +166,11 @@ def end_columns(figure: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """An engine when an iteration begins: who runs and waits, the blocks that are held, and what
-    the iteration computes.
+    """The state of an engine at the start of an iteration: running and waiting requests, held
+    blocks, and the work of the iteration.
 
-    ``instance`` is which of several engines it is, and ``below`` are the blocks taken in each tier
-    below, on each device.
+    ``instance`` is the number of the engine among several, and ``below`` has the blocks in use in
+    each lower tier, on each device.
     """
 
     start_ns: int
@@ -185,11 +185,11 @@ class Sample:
 
 @dataclass(frozen=True, repr=False)
 class Served:
-    """The outcome of each request, by position: when it was first scheduled, when its tokens came,
-    and the engine along the way.
+    """The outcome of each request, by position (its first scheduling and the times of its tokens),
+    and the states of the engines.
 
-    ``token_ns`` are the times of all of its tokens. ``hit_tokens`` are tokens of prompts that were
-    in the cache already.
+    ``token_ns`` has the times of all tokens of each request. ``hit_tokens`` is the number of prompt
+    tokens that were in the cache.
     """
 
     requests: tuple[Request, ...]
@@ -204,15 +204,14 @@ class Served:
     instances: tuple[int, ...] = ()
     """The engine of each request, if there are several."""
     kv: KvFigures | None = None
-    """The cache in the tiers below the device, if there is one there."""
+    """The cache in the tiers below the device, if there is one."""
     handed: HandOvers | None = None
-    """The transfers of caches from engines that prefill to those that decode, if these are others.
-    """
+    """The transfers of caches from prefill engines to decode engines, if these are different."""
     weights: WeightFigures | None = None
-    """Weights that a policy planned, if one did."""
+    """The weights that a policy planned, if one did."""
     again: Callable[[int], Served | None] | None = field(default=None, compare=False)
-    """Serves the same requests in a draw of what is uncertain, if something is; ``None`` where they
-    do not fit there.
+    """A function that serves the same requests in a draw, if some times are uncertain; it returns
+    ``None`` if the requests do not fit.
     """
 
     def __repr__(self) -> str:
@@ -226,10 +225,10 @@ class Served:
         )
 
     def frame(self) -> DataFrame:
-        """A row a request, times in nanoseconds.
+        """Return one row per request, with times in nanoseconds.
 
-        ``ttft_ns`` is from arrival to the first token, ``latency_ns`` to the last, ``tpot_ns`` the
-        mean time of each token after the first (NaN for a single one).
+        ``ttft_ns`` is the time from arrival to the first token, ``latency_ns`` to the last one, and
+        ``tpot_ns`` the mean time per token after the first (NaN for a single token).
         """
         from pandas import DataFrame
 
@@ -268,11 +267,11 @@ class Served:
         return frame
 
     def iterations(self) -> DataFrame:
-        """A row an iteration: when it starts and ends, who runs and waits, the blocks that are
-        held, and the tokens that it computes.
+        """Return one row per iteration: its start and end, the running and waiting requests, the
+        held blocks, and the computed tokens.
 
-        With tiers below the device there is a column for each, such as ``ddr_blocks``: the blocks
-        that are taken there on each device.
+        Each tier below the device has a column, such as ``ddr_blocks``, with the blocks in use
+        there on each device.
         """
         from pandas import DataFrame
 
@@ -288,7 +287,7 @@ class Served:
 
     @property
     def room(self) -> int:
-        """Blocks of all engines."""
+        """The number of blocks of all engines."""
         engines, unlike = int(self.about.get("instances", 1)), self.about.get("prefill")
         return self.blocks * engines + (
             int(unlike["instances"] * (unlike["blocks"] - self.blocks)) if unlike else 0
@@ -296,8 +295,8 @@ class Served:
 
     @property
     def own_samples(self) -> tuple[Sample, ...]:
-        """The samples of engines with :attr:`blocks` blocks: of all, but for those that only
-        prefill and are unlike the others.
+        """The samples of engines with :attr:`blocks` blocks: all engines except prefill engines
+        that differ from the others.
         """
         unlike = self.about.get("prefill")
         return (
@@ -308,34 +307,33 @@ class Served:
 
     @property
     def span_ns(self) -> int:
-        """From the first arrival to the end of the last iteration."""
+        """The time from the first arrival to the end of the last iteration."""
         return max(sample.end_ns for sample in self.samples) - min(
             request.arrival_ns for request in self.requests
         )
 
     def goodput(self, limits: str | Mapping[str, Any]) -> dict[str, Any]:
-        """Return, of the requests, those within limits such as ``ttft=2s,tpot=100ms``: how many,
-        their share, and their rates per second.
+        """Return the number, share and rates per second of the requests within limits such as
+        ``ttft=2s,tpot=100ms``.
 
         Raises :class:`InputError`.
         """
         return goodput(self.frame(), self.span_ns, latency_limits(limits))
 
     def in_draws(self) -> Iterator[Served]:
-        """The same requests served in each of few draws of what is uncertain, but those in which
-        the cache has no room for one; none where nothing is uncertain.
+        """Yield the outcome of the same requests in each of few draws, except draws in which the
+        cache has no room for a request. Yield nothing if no time is uncertain.
         """
         if self.again is not None:
             drawn = map(self.again, range(FEW_DRAWS))
             yield from (served for served in drawn if served is not None)
 
     def intervals(self) -> dict[str, Any]:
-        """The ends of the 90 % intervals of figures of :meth:`summary`, from few draws of what is
-        uncertain; empty where nothing is.
+        """Return the ends of the 90 % intervals of figures of :meth:`summary`, from few draws; an
+        empty mapping if no time is uncertain.
 
-        ``count`` is how many draws there are, ``unfit`` in how many of them the cache has no room
-        for a request, and ``tier_hit_share`` has the share of the prompts' tokens found in each
-        tier.
+        ``count`` is the number of draws, ``unfit`` the number in which the cache has no room for a
+        request, and ``tier_hit_share`` has the share of the prompts' tokens found in each tier.
         """
         if self.again is None:
             return {}
@@ -355,8 +353,8 @@ class Served:
         }
 
     def summary(self) -> dict[str, Any]:
-        """The ``hosim.serving/1`` of a run: statistics in nanoseconds, rates per second, shares
-        from 0 to 1.
+        """Return the ``hosim.serving/1`` of a run: statistics in nanoseconds, rates per second,
+        shares from 0 to 1.
         """
         frame = self.frame()
         span = self.span_ns
@@ -394,7 +392,7 @@ class Served:
 
 
 def statistics(values: npt.ArrayLike) -> dict[str, float | None]:
-    """Mean and percentiles (nearest rank); ``None`` where there are no values."""
+    """Return the mean and percentiles (nearest rank); each is ``None`` if there are no values."""
     ordered = np.sort(np.asarray(values, float))
     if not len(ordered):
         return dict.fromkeys(("mean", *(f"p{share}" for share in SHARES)))

@@ -1,5 +1,5 @@
-"""The models that run on each card: a token of each model at each length of context, with everything
-in the card's memory, with weights below it, and with experts computed where they lie.
+"""The time of a token of each model on each card and context length: with everything in the card's
+memory, with weights offloaded to the host, and with experts computed on the host.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from hosim.study.asked import parse_choice
 from hosim.study.runs import Question
 
 _BELOW = "static_split"
-"""The policy that moves weights: a rule that runtimes have, which plans at once."""
+"""The policy that offloads weights: a rule of existing runtimes, which plans fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class TokenTime:
 
 @dataclass(frozen=True, slots=True)
 class AtlasCell:
-    """One model on one card at one length of context.
+    """One model on one card at one context length.
 
     It needs ``needed_bytes`` of the card's ``capacity_bytes``. ``resident`` is the time of a token
-    if that fits, ``below`` with weights in the memory of the host, within the card's, and
-    ``experts`` with routed experts computed there; ``None`` where it does not fit, or there are
-    none. ``command`` asks the same.
+    with everything in the card's memory, ``below`` with weights offloaded to the host, and
+    ``experts`` with routed experts computed on the host. Each is ``None`` if it does not fit or
+    the model has no experts. ``command`` gives the same answer at the shell.
     """
 
     model: str
@@ -49,12 +49,12 @@ class AtlasCell:
 
     @property
     def fits(self) -> bool:
-        """True if it fits with everything in the card's memory."""
+        """True if the model fits with everything in the card's memory."""
         return self.needed_bytes <= self.capacity_bytes
 
     @property
     def row(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """Return all fields as JSON data."""
         return asdict(self) | {"fits": self.fits}
 
 
@@ -64,8 +64,8 @@ def atlas(
     contexts: Sequence[int],
     progress: Callable[[str], None] = lambda doing: None,
 ) -> Iterator[AtlasCell]:
-    """Yield a cell for each model, card and length of context, in this order. ``progress`` is
-    called with what begins. Raises :class:`InputError` for a model that cannot decode.
+    """Yield a cell for each model, card and context length, in this order. ``progress`` gets the
+    name of each step as it starts. Raises :class:`InputError` for a model that cannot decode.
     """
     for model in models:
         for context in contexts:
@@ -92,7 +92,9 @@ def atlas(
 
 
 def _with_experts_below(asked: str) -> Any:
-    """The same with routed experts computed on the host; ``None`` for a model without them."""
+    """Return the workload with routed experts computed on the host; ``None`` for a model without
+    experts.
+    """
     try:
         return load_named(f"{asked}:experts_on=ddr")
     except InputError:
@@ -100,8 +102,8 @@ def _with_experts_below(asked: str) -> Any:
 
 
 def _took(question: Question) -> TokenTime | None:
-    """The time of the question's replay; ``None`` if it does not fit, or the card has no processor
-    or channel for it.
+    """Return the time of the question's replay; ``None`` if it does not fit, or the card has no
+    processor or channel for it.
     """
     try:
         result: Result = question.attempt()

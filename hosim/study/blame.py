@@ -1,9 +1,9 @@
-"""The causes of each stall: the transfer, its channel, what occupied the channel, and what would
-have prevented the stall.
+"""The causes of each stall: the transfer, its channel, the transfers that occupied the channel, and
+a remedy.
 
-From the timeline of one replay, which says what each stall is blamed on (docs/contract.md, rule 8),
-so that what the main stream's stalls blame on a channel is the channel's ``exposed_ns``. The main
-stream's drain is a wait as well: for what the step goes on with.
+They come from the timeline of one replay, which blames each stall on something (docs/contract.md,
+rule 8). The main stream's stalls that are blamed on a channel therefore add up to its
+``exposed_ns``. The main stream's drain counts as a wait for the rest of the step.
 """
 
 from __future__ import annotations
@@ -39,16 +39,15 @@ _FASTER = 10
 
 @dataclass(frozen=True, slots=True)
 class ExplainedStall:
-    """One wait of a stream before an op. Times in nanoseconds; what is ``None`` does not exist for
-    its cause.
+    """One wait of a stream before an op. Times are in nanoseconds; fields that do not apply to the
+    cause are ``None``.
 
-    The ``cause`` of the last one of the main stream may be ``drain``: its ops have ended, and the
-    step goes on; then ``op`` is empty. ``processor`` is the tier whose processor runs what it waits
-    for, where that is not the stream's own. ``tensor``, ``channel`` and the times are those of the
-    transfer waited for: issued, started and ended. Of the time between issue and start, others
-    ``occupied`` the channel for ``occupied_ns``, and for ``held_back_ns`` it could have started but
-    for room or its source. ``bandwidth_bytes_per_s`` is what its channel would have had to give it
-    to end in time.
+    The ``cause`` of the main stream's last wait may be ``drain``: its ops have ended, but the step
+    has not; then ``op`` is empty. ``processor`` is the tier whose processor runs the awaited op, if
+    that is not the stream's own. ``tensor``, ``channel`` and the times (issued, started, ended) are
+    those of the awaited transfer. Between its issue and its start, other transfers ``occupied`` the
+    channel for ``occupied_ns``, and it lacked room or its source for ``held_back_ns``.
+    ``bandwidth_bytes_per_s`` is the bandwidth with which it would have ended in time.
     """
 
     stream: str
@@ -72,7 +71,7 @@ class ExplainedStall:
 
     @property
     def stall_ns(self) -> int:
-        """Return the time that the stream waited."""
+        """The time for which the stream waited."""
         return self.end_ns - self.start_ns
 
 
@@ -93,7 +92,9 @@ COLUMNS = (
 def stall_rows(
     stalls: Iterable[ExplainedStall],
 ) -> list[dict[str, int | float | bool | str | None]]:
-    """The stalls as rows of :data:`COLUMNS`; the tensors that occupied a channel are one text."""
+    """Return the stalls as rows of :data:`COLUMNS`; one text lists the tensors that occupied a
+    channel.
+    """
     return [
         {
             column: ", ".join(value)
@@ -106,7 +107,7 @@ def stall_rows(
 
 
 def frame_of(stalls: Iterable[ExplainedStall], notes: Iterable[str] = ()) -> DataFrame:
-    """The stalls as a pandas frame with :data:`COLUMNS`, and the notes on them."""
+    """Return the stalls as a pandas frame with :data:`COLUMNS` and their notes."""
     from hosim.study.rows_of_answers import frame
 
     return frame(stall_rows(stalls), COLUMNS, notes)
@@ -115,8 +116,8 @@ def frame_of(stalls: Iterable[ExplainedStall], notes: Iterable[str] = ()) -> Dat
 def stalls_of(
     plan: Plan, hardware: Hardware, budget_bytes: int | None = None
 ) -> tuple[Result, list[ExplainedStall]]:
-    """The replay of a plan with its timeline, and its stalls in order of time; the drain of the
-    main stream is the last one.
+    """Replay a plan with its timeline, and return the result and the stalls in order of time; the
+    main stream's drain is the last one.
 
     With several devices, the stalls are those of the device that ends last. Raises
     :class:`InfeasibleError` for a plan that does not fit.
@@ -130,7 +131,7 @@ def stalls_of(
 
 
 class _View:
-    """A timeline with what is looked up in it again and again."""
+    """A timeline with indices for fast lookups."""
 
     def __init__(self, plan: Plan, hardware: Hardware, result: Result, timeline: Timeline) -> None:
         self.plan, self.graph = plan, plan.graph
@@ -162,8 +163,8 @@ class _View:
             yield drain
 
     def _drain(self) -> ExplainedStall | None:
-        """The wait of the main stream from its last op to the end of the step, by what the step is
-        at for most of it.
+        """Return the wait of the main stream from its last op to the end of the step. Its cause is
+        what the critical path does for most of that time.
         """
         own = [i for i, op in enumerate(self.graph.ops) if op.stream == self.graph.main_stream]
         start = max([self.timeline.op_end_ns[i] for i in own], default=0)
@@ -186,7 +187,7 @@ class _View:
         )
 
     def _named(self, part: PathPart) -> str:
-        """A part of the path, as a reader is told what should end earlier."""
+        """Return the text that names a part of the path in a remedy."""
         if part.op >= 0:
             return f"{self.graph.ops[part.op].name} of stream {self.graph.ops[part.op].stream}"
         return (
@@ -208,7 +209,7 @@ class _View:
                 yield self._explained(stall, self._runtime_remedy())
 
     def _runtime_remedy(self) -> str:
-        """Return the remedy for a wait for a runtime policy, or for the host of a runtime."""
+        """Return the remedy for a wait for a runtime policy or for the host."""
         runtime = self.hardware.software
         return (
             f"a host that is there earlier: {runtime.line}"
@@ -243,8 +244,8 @@ class _View:
         )
 
     def _issued_earlier(self, x: Transfer, late: int) -> list[str]:
-        """The op that would have to end earlier, or the place of a transfer's issue so much
-        earlier; none where that would not be enough.
+        """Return the op that would have to end earlier, or the earlier place to issue the transfer;
+        an empty list if that is not enough.
         """
         earlier, made = x.issue_ns - late, self._maker(x)
         if made is not None and earlier < self.timeline.op_end_ns[made]:
@@ -278,8 +279,8 @@ class _View:
         stall: Stall,
         needed: int | None,
     ) -> str:
-        """Return the remedy by which a transfer would have ended earlier by a whole stall: the
-        first of these that is enough, and more bandwidth.
+        """Return the remedy that ends a transfer earlier by a whole stall: the first one that is
+        enough, and more bandwidth.
         """
         name, late = self._name(x.tensor), stall.stall_ns
         tier = tier_of(self.graph.ops[stall.op], self.hardware)
@@ -313,16 +314,16 @@ class _View:
         return "; or ".join(ways)
 
     def _maker(self, x: Transfer) -> int | None:
-        """The last op that has written what a transfer copies; ``None`` where it copies what was
-        there at time 0.
+        """Return the last op that wrote the data that a transfer copies; ``None`` if it copies data
+        that was there at time 0.
         """
         ends = self.timeline.op_end_ns
         before = [(ends[i], i) for i in self.graph.writers[x.tensor] if 0 <= ends[i] <= x.issue_ns]
         return max(before)[1] if before else None
 
     def _lacking(self, x: Transfer, earlier: int) -> int:
-        """Bytes that a transfer would have lacked in the tier where ops use them, had it started
-        earlier than it was issued.
+        """Return the bytes of room that a transfer would have lacked in its destination tier if it
+        had started at ``earlier``, before its issue.
         """
         tier = self.destination[x.channel]
         return (
@@ -351,9 +352,7 @@ class _View:
         return f"{human_size(max(begins - free, 1))} more of {tier}{waited}"
 
     def _held_before(self, tensor: int, now: int) -> bool:
-        """Return whether an output is written in place: an op before has used it, so that it is
-        there.
-        """
+        """Return whether an earlier op has used an output, so that it is written in place."""
         return any(0 <= self.timeline.op_end_ns[user] <= now for user in self.graph.users[tensor])
 
     def _producer(self, stall: Stall) -> ExplainedStall:
@@ -373,7 +372,7 @@ class _View:
         return self.graph.tensors[tensor].name
 
     def _some(self, tensors: Iterable[int]) -> str:
-        """The first few of these by their names, and how many more there are."""
+        """Return the names of the first few tensors, and the number of the others."""
         rows = folded((self.graph.tensors[t], ()) for t in dict.fromkeys(tensors))
         more = tensors_of(rows[_NAMED:])
         return ", ".join([row.name for row in rows[:_NAMED]]) + (
@@ -382,8 +381,8 @@ class _View:
 
 
 def by_cause(stalls: Iterable[ExplainedStall]) -> Mapping[tuple[str, str], int]:
-    """Nanoseconds by (cause, what it is on), the largest first: a channel, the tier of another
-    processor, or empty.
+    """Return nanoseconds by (cause, object), the largest first. The object is a channel, the tier
+    of another processor, or empty.
     """
     total = summed(
         ((stall.cause, stall.channel or stall.processor or ""), stall.stall_ns) for stall in stalls

@@ -1,6 +1,4 @@
-"""One workload, one machine, one budget, several policies: plan each, verify the plan, replay
-it.
-"""
+"""Compare policies on one workload, machine and budget: plan each, verify its plan, replay it."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -24,18 +22,17 @@ def compare(
     *,
     record: bool = False,
 ) -> list[Result]:
-    """The result of each question, which differ in their policies, in the order given (made
-    in another, the quickest first), with
-    ``ideal_ns``, and ``planning_s`` and ``replay_s`` measured.
+    """Return the result of each question, in the given order, with ``ideal_ns`` and the measured
+    ``planning_s`` and ``replay_s``. The questions differ in their policies; quick ones run first.
 
-    A policy that does not fit gives a result too, with ``feasible`` false. ``progress`` is called
-    with what starts, ``keep`` with each question, its plan and its result; ``record`` keeps the
-    timelines. A policy that is not hosim's own and fails gives a result, too, which is ``failed``.
-    Ctrl-C in a block that says what ends searches (:mod:`hosim.base.search_control`) leaves out the
-    policies that have no result yet. It raises :class:`KeyboardInterrupt` if none fits until then,
-    because one of the others may. Raises :class:`PlanError` if the plan of one of hosim's own
-    breaks a rule, which is a bug, and :class:`InputError` for a time of the machine
-    that changes nothing (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
+    A policy that does not fit has a result with ``feasible`` false; one that is not hosim's own and
+    fails has a result with ``failed`` true. ``progress`` gets the name of each step as it starts,
+    ``keep`` each question, its plan and its result; ``record`` keeps the timelines.
+    Ctrl-C in a block with a search control (:mod:`hosim.base.search_control`) omits the policies
+    that have no result yet. It raises :class:`KeyboardInterrupt` if no result fits by then, because
+    an omitted policy may. Raises :class:`PlanError` if the plan of one of hosim's own policies
+    breaks a rule, which is a bug, and :class:`InputError` if the machine has a pinning time that
+    affects no plan (:func:`hosim.study.asked.asked_in_vain.check_pinning`).
     """
     results: dict[int, Result] = {}
     control = control_of_searches()
@@ -74,8 +71,8 @@ def compare(
 
 
 def _quickest_first(questions: Sequence[Question]) -> list[int]:
-    """The places of questions: rules before the policies that search, so that their rows are there
-    early.
+    """Return the indices of the questions with those of quick policies first, so that their results
+    come early.
     """
     return sorted(
         range(len(questions)),
@@ -86,7 +83,7 @@ def _quickest_first(questions: Sequence[Question]) -> list[int]:
 def _answer(
     question: Question, progress: Callable[[str], None], record: bool
 ) -> tuple[Plan, Result]:
-    """One policy's plan and its result, with ``planning_s``."""
+    """Return the plan and the result of a question, with ``planning_s``."""
     hardware, budget_bytes = question.hardware, question.budget_bytes
     counting, jitter = question.counting, None if question.jitter.is_none else question.jitter
     progress(f"{question.choice.label}: planning")

@@ -1,5 +1,5 @@
-"""Two plans, or two results, side by side: figure by figure, tensor by tensor, op by op. What is
-equal is left out.
+"""Compare two plans or two results, figure by figure, tensor by tensor, op by op. Equal rows are
+omitted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Row = dict[str, Value]
 
 START = "(start)"
-"""Stands in place of an op for cache ops that are issued at time 0."""
+"""The op name of cache ops that are issued at time 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class Diff(InCells):
     """The differences between ``a`` and ``b``.
 
     ``figures`` has rows of ``figure a b change``. ``tensors`` has one row per tensor that the sides
-    treat differently: where it starts, how often and how much it moves, and, with timelines, how
-    long it is in the device tier. ``ops`` has one row per op that differs: the cache ops after it
-    that only one side has, and, with timelines, when it starts and how long it waits. Columns of
-    the two sides end in ``_a`` and ``_b``. Of plans that are not ``replayed`` there are no figures.
-    ``parts`` are the tensors by name that are parts of others.
+    treat differently: its tier at the start, its moves and moved bytes, and, with timelines, its
+    time in the device tier. ``ops`` has one row per op that differs: the cache ops after it that
+    only one side has, and, with timelines, its start and its wait. Columns of the two sides end in
+    ``_a`` and ``_b``. Plans that are not ``replayed`` have no figures. ``parts`` has the tensors
+    that are parts of others, by name.
     """
 
     a: str
@@ -72,7 +72,7 @@ class Diff(InCells):
         return not (self.figures or self.tensors or self.ops)
 
     def frame(self, which: str) -> DataFrame:
-        """The rows of ``figures``, ``tensors`` or ``ops`` as a pandas frame; raises
+        """Return the rows of ``figures``, ``tensors`` or ``ops`` as a pandas frame. Raises
         :class:`InputError` for another name.
         """
         from hosim.study.rows_of_answers import frame
@@ -153,9 +153,7 @@ def _same_tensors(a: Plan, b: Plan) -> None:
 
 
 def _different(rows: Mapping[str, Row], fixed: Sequence[str]) -> list[Row]:
-    """The rows in which a column differs between ``a`` and ``b``, without the columns that never
-    differ.
-    """
+    """Return the rows that differ between ``a`` and ``b``, without columns that never differ."""
     names = list(
         dict.fromkeys(key[:-2] for row in rows.values() for key in row if key not in fixed)
     )
@@ -181,7 +179,7 @@ def _different(rows: Mapping[str, Row], fixed: Sequence[str]) -> list[Row]:
 
 
 def flat(result: Result) -> dict[str, Value]:
-    """The figures of a result by name."""
+    """Return the figures of a result by name."""
     figures: dict[str, Value] = {
         "feasible": result.feasible,
         "budget_bytes": result.budget_bytes,
@@ -263,7 +261,7 @@ def _plans(a: Plan, b: Plan, device: str, tensors: dict[str, Row], ops: dict[str
 
 
 def _without_shared(row: Row) -> None:
-    """Keep only those of an op's cache ops that one side alone has."""
+    """Keep only the cache ops of an op that one side alone has."""
     one, other = (Counter(str(row.get(f"cache_ops_{side}") or "").split(", ")) for side in "ab")
     for side, own, theirs in (("a", one, other), ("b", other, one)):
         row[f"cache_ops_{side}"] = ", ".join((own - theirs).elements()) or None
@@ -300,7 +298,7 @@ def _timelines(a: Side, b: Side, tensors: dict[str, Row], ops: dict[str, Row]) -
         for t, tensor in enumerate(graph.tensors):
             tensors[tensor.name].pop(
                 f"copied_bytes_{side}", None
-            )  # what channels carry takes its place: on the way, too
+            )  # a tensor in transfer already takes its room
             tensors[tensor.name] |= {
                 f"moved_bytes_{side}": moved.get(t, 0),
                 f"resident_ns_{side}": resident.get(t, 0),
@@ -325,11 +323,11 @@ def side_of(
     hardware: Hardware | None = None,
     budget_bytes: int | None = None,
 ) -> Side:
-    """One side of a comparison, from a plan, a result, the path of a file of either, or a policy:
-    its name, the object or a function.
+    """Return one side of a comparison, from a plan, a result, the path of a plan or result file, or
+    a policy (a name, an object or a function).
 
-    With ``hardware``, plans are replayed as well. Raises :class:`InputError` for anything else, and
-    for a plan file or a policy without the graph or the machine that it needs.
+    With ``hardware``, plans are also replayed. Raises :class:`InputError` for anything else, and
+    for a plan file or a policy that lacks the graph or the machine that it needs.
     """
     tier = "hbm" if hardware is None else hardware.device_tier
     if isinstance(what, Result):

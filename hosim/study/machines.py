@@ -1,5 +1,5 @@
-"""The machine to book: one workload on several machines, and how much of each one's memory is
-enough (:mod:`hosim.study.searches.enough`).
+"""Compare machines for one workload, and find the memory of each that is enough
+(:mod:`hosim.study.searches.enough`).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ COLUMNS = (
     "failed",
     "error",
 )
-"""The columns of :attr:`Machines.frame`, beside what a step and a million tokens cost where a machine
-has a price.
+"""The columns of :attr:`Machines.frame`. If a machine has a price, the cost of a step and of a
+million tokens come with them.
 """
 
 
@@ -49,8 +49,8 @@ has a price.
 class OnMachine:
     """One policy on one machine.
 
-    ``result`` is that of the budget asked about. ``enough`` is the result of the smallest budget
-    that is enough (:mod:`hosim.study.searches.enough`); ``None`` if none is, up to that of ``result``.
+    ``result`` is the result with the given budget. ``enough`` is the result with the smallest
+    budget that is enough (:mod:`hosim.study.searches.enough`); ``None`` if the given one is not.
     """
 
     hardware: Hardware
@@ -105,7 +105,9 @@ class Machines:
         )
 
     def _cheapest(self) -> list[str]:
-        """The line that costs least a token, or a step, if machines have a price."""
+        """Return the sentence on the line with the lowest cost per token, or per step; an empty
+        list if no machine has a price.
+        """
         column, unit = "cost_per_million_tokens", "1M tokens"
         costs = dict(zip(self.names, self.rows, strict=True))
         if all([row.get(column) is None for row in costs.values()]):
@@ -121,15 +123,15 @@ class Machines:
 
     @property
     def paired(self) -> list[PairedDraws]:
-        """The fastest beside each other line, in the same draws of what is uncertain.
+        """Each other line beside the fastest one, in the same draws.
 
-        A machine has factors of its own; what is common to all cancels.
+        Each machine has its own factors; factors that all machines share cancel.
         """
         return beside_fastest([line.result for line in self.lines], self.names)
 
     @property
     def ranks(self) -> list[tuple[int, int] | None]:
-        """Between which ranks each line is in 9 of 10 of these draws."""
+        """The lowest and highest rank of each line in 9 of 10 of these draws."""
         return ranks([line.result for line in self.lines])
 
 
@@ -150,12 +152,12 @@ def compare_machines(
     *,
     enough: bool = True,
 ) -> Machines:
-    """Plan and replay the workload on each machine by each policy, within the budget, and, with
-    ``enough``, find the smallest budget that is enough.
+    """Plan and replay the workload on each machine with each policy within the budget; ``enough``
+    also searches for the smallest budget that is enough.
 
-    ``questions`` differ in their machines and policies. A policy that finds no plan gives a line as
-    well, whose result is not feasible; so does one that is not hosim's own and fails. ``progress``
-    is called with what starts. Raises :class:`InputError` for two machines of one name, and
+    ``questions`` differ in their machines and policies. A policy that finds no plan, or one that is
+    not hosim's own and fails, also has a line; its result is not feasible. ``progress`` gets the
+    name of each step as it starts. Raises :class:`InputError` for two machines of one name, and
     :class:`PlanError` if the plan of one of hosim's own policies breaks a rule.
     """
     first = questions[0]
@@ -213,17 +215,15 @@ def _enough(line: OnMachine) -> str:
 
 
 _BOUND_BY_BYTES = 2
-"""Times the time of their FLOP that ops take for their bytes where device memory bounds the
-step.
-"""
+"""A step counts as memory-bound if its bytes take at least this many times as long as its FLOP."""
 
 
 def _out_of_order(graph: Graph, lines: Sequence[OnMachine]) -> Iterator[Note]:
-    """A note for each machine on which a step that memory bounds takes longer than on one with less
-    bandwidth.
+    """Yield a note for each machine on which a memory-bound step takes longer than on a machine
+    with less bandwidth.
 
-    With everything resident, a step whose bytes take most of its time should be ordered by
-    bandwidth: else constants of kernels decide.
+    With everything resident, machines should be in the order of their bandwidth on a memory-bound
+    step. Another order comes from constants of the kernel models.
     """
     times = {
         line.hardware.name: (line.hardware, line.result.ideal_ns)
@@ -254,8 +254,8 @@ def _out_of_order(graph: Graph, lines: Sequence[OnMachine]) -> Iterator[Note]:
 
 
 def _bound_by_bytes(graph: Graph, machine: Hardware) -> bool:
-    """Return whether the bytes of ops take at least :data:`_BOUND_BY_BYTES` times as long on a
-    machine as their FLOP at its largest peak.
+    """Return whether the ops' bytes take at least :data:`_BOUND_BY_BYTES` times as long on the
+    machine as their FLOP at the peak of their type (else at the largest peak).
     """
     if any(op.duration_ns is not None for op in graph.ops) or not machine.compute.peak_flops:
         return False

@@ -1,9 +1,9 @@
 """The gain from predicting the routing and the cost of mispredictions, measured by replaying one
 plan with different predictors.
 
-The plan of ``hybrid`` is replayed as it is, without its wrong prefetches, with perfect predictions,
-and with none. All four replays share the static plan of the backbone and the size of the cache, so
-that they differ only in their predictions.
+The plan of ``hybrid`` is replayed unchanged, without its wrong prefetches, with perfect
+predictions, and without predictions. All four replays share the static plan of the backbone and the
+size of the cache, so they differ only in their predictions.
 """
 
 from collections import defaultdict
@@ -22,8 +22,8 @@ from hosim.result import Result, Transfer
 
 @dataclass(frozen=True, slots=True)
 class Mispredictions:
-    """The quality of the predictions for a replay's gates. Counts are of experts' tensors, times in
-    nanoseconds.
+    """The quality of the predictions for a replay's gates. Counts are numbers of experts' tensors;
+    times are in nanoseconds.
 
     Of the ``chosen`` tensors, ``resident`` were in the cache already, ``prefetched`` came through a
     right prediction, and ``missed`` (``missed_bytes``) were fetched after the gate had decided.
@@ -51,36 +51,35 @@ class Mispredictions:
 
     @property
     def harm_ns(self) -> int | None:
-        """The makespan that wrong prefetches cost; below 0 if they helped, as when a later decision
-        found one in the cache.
+        """The makespan that wrong prefetches cost; negative if they helped, for example because a
+        later decision found one in the cache.
         """
         return None if self.right_ns is None else self.makespan_ns - self.right_ns
 
     @property
     def lost_ns(self) -> int | None:
-        """The makespan that perfect prediction would save: on wrong prefetches, and on what was not
-        predicted.
+        """The makespan that perfect prediction would save, on wrong prefetches and on misses.
 
-        It is below 0 if predictions that were wrong for their gate kept better experts in the
+        It is negative if predictions that were wrong for their gate kept better experts in the
         cache.
         """
         return None if self.perfect_ns is None else self.makespan_ns - self.perfect_ns
 
     @property
     def gained_ns(self) -> int | None:
-        """The makespan that predicting saved; below 0 if predicting did harm."""
+        """The makespan that predictions saved; negative if they cost time."""
         return None if self.none_ns is None else self.none_ns - self.makespan_ns
 
 
 def predicts(plan: Plan) -> bool:
-    """Return whether a plan predicts a routing, as ``hybrid`` does for a graph made of a routing's
-    steps.
+    """Return whether a plan predicts a routing, as those of ``hybrid`` do for a graph that was made
+    from a routing's steps.
     """
     return isinstance(_ordered(plan).runtime, Deciding)
 
 
 def _ordered(plan: Plan) -> Plan:
-    """The plan as its policy made it."""
+    """Return the plan as its policy made it."""
     return plan_for(plan, plan.workload.derived(canonical))
 
 

@@ -32,12 +32,12 @@ Answer = Callable[[Hardware, int], Result]
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """One resource: what is changed (``added``), the makespan then, and the time saved (below 0:
-    lost).
+    """The price of one resource: the change (``added``), the makespan with it, and the time that it
+    saves (negative: costs).
 
     ``added`` is an amount with its unit, or a change such as ``twice the bandwidth``.
-    ``makespan_ns`` is ``None`` if the workload does not fit, or if nothing says what the change
-    would do: ``note`` says which. ``together`` names fabrics that were raised as well, because they
+    ``makespan_ns`` is ``None`` if the workload does not fit, or if the effect of the change is
+    unknown; ``note`` has the reason. ``together`` names fabrics that were raised too, because they
     would limit the channel.
     """
 
@@ -50,7 +50,7 @@ class Price:
 
     @property
     def change(self) -> str:
-        """Return the change: what is changed, of what and together with what."""
+        """The text of the change, with its resource and the fabrics that change with it."""
         beside = f" (with {', '.join(self.together)})" if self.together else ""
         return f"{'+' if self.added[0].isdigit() else ''}{self.added} of {self.what}{beside}"
 
@@ -66,7 +66,7 @@ class Price:
 
 
 def lines(found: Sequence[Price]) -> list[str]:
-    """A line for each change that matters, one for those of which the same has to be said, and one
+    """Return a line for each change that matters, one for all changes with the same note, and one
     for those that save nothing.
     """
     matter = [
@@ -84,10 +84,9 @@ def lines(found: Sequence[Price]) -> list[str]:
 
 
 def steps_of(more_memory: object, more_bandwidth: object) -> tuple[int, int]:
-    """The memory and the bandwidth to price, in bytes and bytes per second, of the texts that
-    people write.
+    """Read the memory and the bandwidth to price, in bytes and bytes per second.
 
-    Raises :class:`UnitError` that names the argument.
+    Raises :class:`UnitError` with the argument's name.
 
     >>> steps_of("1 GB", "10 GB/s")
     (1000000000, 10000000000)
@@ -106,7 +105,9 @@ def steps_of(more_memory: object, more_bandwidth: object) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _MoreOf:
-    """A resource on another machine; without a machine there is no price, and ``note`` says why."""
+    """A machine with more of a resource. If there is no machine there is no price, and ``note`` has
+    the reason.
+    """
 
     what: str
     added: str
@@ -124,11 +125,11 @@ def prices(
     progress: Callable[[str], None] = lambda doing: None,
     planned: Answer | None = None,
 ) -> list[Price]:
-    """The price of all that the plan uses of the machine, the one that saves most first; ``result``
-    is its replay.
+    """Return the price of each resource of the machine that the plan uses, the most useful first;
+    ``result`` is the plan's replay.
 
-    ``planned`` answers for other amounts of device memory; without it they are those of the plan as
-    it is. Raises a channel's bandwidth together with that of the fabrics it is part of
+    ``planned`` plans again for other amounts of device memory; without it, the unchanged plan is
+    replayed. A channel's fabrics get as much more bandwidth as the channel
     (:mod:`hosim.study.wider_channels`). Raises :class:`InputError` for a step below 1.
     """
     if more_memory_bytes < 1 or more_bandwidth_bytes_per_s < 1:
@@ -137,7 +138,7 @@ def prices(
     def as_it_is(machine: Hardware, within: int) -> Result | str:
         try:
             return engine.replay(plan, machine, within)
-        except PlanError:  # streams that overtake one another
+        except PlanError:  # with other times, streams may overtake each other
             return "then the plan breaks a rule"
 
     found = []
@@ -165,7 +166,7 @@ def prices(
 
 
 def _changes(plan: Plan, hardware: Hardware, result: Result, more: int) -> Iterator[_MoreOf]:
-    """Every change but that of device memory."""
+    """Yield every change except that of device memory."""
     used = [channel for channel in hardware.channels if result.channels[channel.name].bytes]
     for channel in used:
         for added, step in (
@@ -201,7 +202,7 @@ def _changes(plan: Plan, hardware: Hardware, result: Result, more: int) -> Itera
 
 
 def _host(hardware: Hardware) -> Iterator[_MoreOf]:
-    """A machine without each of the settings of its runtime that hold its host or its copies up
+    """Yield the machine without each runtime setting that delays its host or its copies
     (docs/contract.md, rules 23 and 14).
     """
     runtime = hardware.software
@@ -262,8 +263,8 @@ def _memory_and_processor(
 
 
 def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
-    """Return a note where a machine with more FLOP/s is most like another one of those whose
-    kernels were measured.
+    """Return a note if the machine with more FLOP/s is most like a different one of the machines
+    whose kernels were measured.
     """
     if hardware.compute.processor is None:
         return ""
@@ -277,8 +278,8 @@ def _other_kernels(hardware: Hardware, faster: Hardware) -> str:
 
 
 def _host_memory(hardware: Hardware, tier: Tier, used: Sequence[Channel]) -> Iterator[_MoreOf]:
-    """Yield the change of whether the tensors of a tier that copies to or from the device use are
-    pinned.
+    """Yield the machine with a host tier that the copies use pinned, pageable, or with reuse of
+    pinned memory.
     """
     links = [
         channel
@@ -305,9 +306,7 @@ def _size(value: int) -> str:
 
 
 def _price(change: _MoreOf, then: Result | str, now: Result) -> Price:
-    """The price of a change, of the result with it, or without a price, of why there is no
-    result.
-    """
+    """Return the price of a change from its result, or from the reason why there is none."""
     if (
         isinstance(then, str)
         or not then.feasible

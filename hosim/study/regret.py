@@ -1,5 +1,5 @@
-"""Regret: what a plan loses if the world is one of the draws of what is uncertain, against the plan
-that its policy makes for that world.
+"""Regret: the time that a plan loses in a draw of the uncertain times, against the plan that its
+policy makes for that draw.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,11 @@ def regret(
     draws: int,
     progress: Callable[[str], None] = lambda doing: None,
 ) -> list[Regret]:
-    """The regret of a question's plan in the first so many of few draws: none where nothing is
-    uncertain, and none of a policy that decides while the step runs, which meets each world as it
-    is.
+    """Return the regret of a question's plan in its first draws. The list is empty if no time is
+    uncertain, and for a runtime policy, which adapts to each draw.
 
-    Plans once in each draw; ``progress`` is told. Raises what planning raises, but where no plan
-    fits.
+    It plans once per draw, and reports that to ``progress``. Planning errors are raised, except
+    that no plan fits.
     """
     if not draws or plan.runtime is not None or result.draws is None:
         return []

@@ -1,13 +1,12 @@
-"""Planning against reserved bytes instead of allocated ones: an allocator reserves more than the
-bytes that policies count.
+"""Plan against reserved bytes instead of allocated ones: an allocator reserves more bytes than
+policies count.
 
-A policy plans within a budget, and the plan is replayed with an allocator that may reserve no more
-than the budget. If that runs out of memory, the policy gets less than the budget (and so does the
-replay of a policy that decides during it), until the reserved bytes fit.
+A policy plans within a budget, and the plan is replayed with an allocator that may reserve at most
+the budget. If that runs out of memory, the policy (and the replay of a runtime policy) gets less
+than the budget, until the reserved bytes fit.
 
-hosim's own planner also plans with the allocator: it replays each plan that it compares as the
-allocator places blocks, in the order of its events, and so takes the one that is fastest under
-these bounds.
+hosim's own planner also plans with the allocator: it replays each candidate with the allocator's
+placement of blocks, and takes the fastest one that fits.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,16 +26,16 @@ from hosim.study.runs import Question, check, make_plan, replay
 from hosim.units import human_size
 
 Make = Callable[[Graph, Hardware, PolicyChoice, int], Plan]
-"""Makes the plan of a choice within so many bytes."""
+"""A function that makes the plan of a choice within a number of bytes."""
 
 _SHARES = (1.0, 0.99, 0.97, 0.93, 0.85, 0.69, 0.37)
-"""Shares of the budget that a policy gets in turn; each step down is twice as large as the last."""
+"""The shares of the budget that a policy gets in turn; the steps between them double."""
 _SLOWED = 2
-"""The number of shares to try after one whose plan fits but waits for a free block."""
+"""The number of further shares to try if a plan fits but waits for a free block."""
 _HALVINGS = 2
-"""The number of shares to try between the largest that fits and the one above it."""
+"""The number of shares to try between the largest one that fits and the next larger one."""
 _JUDGED = (1.0, 0.99, 0.97, 0.95, 0.93, 0.9, 0.85)
-"""Shares for which hosim's planner judges plans by the allocator."""
+"""The shares for which hosim's planner replays candidates with the allocator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +55,15 @@ class Reserved:
 
 
 def plan_against_reserved(question: Question) -> Reserved:
-    """The plan of a question for which its allocator reserves no more than its budget.
+    """Return a plan for which the question's allocator reserves at most the budget.
 
-    The policy gets shares of the budget, from all of it downwards, until its plan fits. If that
-    plan waits for a free block, it is compared with the plans of the next two shares, and the
-    fastest wins. Where the plan for all of the budget does not fit or waits so, and ops of the best
-    plan still wait, hyperoffload also judges its plans by the allocator. Plans are verified, and
-    the result comes from the replay with the allocator. Raises :class:`InfeasibleError` if no share
-    gives such a plan, and :class:`InputError` for the allocator ``ledger``, which reserves nothing.
+    The policy gets smaller and smaller shares of the budget, from the whole one, until its plan
+    fits. If that plan waits for a free block, it is compared with the plans of the next two shares,
+    and the fastest wins. If the plan for the whole budget does not fit or waits for a free block,
+    and ops of the best plan still wait, hyperoffload also plans with the allocator. Plans are
+    verified, and the result is that of the replay with the allocator. Raises
+    :class:`InfeasibleError` if no share gives such a plan, and :class:`InputError` for the
+    allocator ``ledger``, which reserves nothing.
     """
     counting, budget_bytes = question.counting, question.budget_bytes
     if counting.allocator == LEDGER:
@@ -104,7 +104,7 @@ def plan_against_reserved(question: Question) -> Reserved:
 
 
 def reserved_line(found: Reserved) -> str:
-    """One line: both peaks, and the budget that the policy planned with."""
+    """Return a line with both peaks and the budget that the policy planned with."""
     result = found.result
     assert result.allocator is not None
     state = result.allocator
@@ -117,15 +117,15 @@ def reserved_line(found: Reserved) -> str:
 
 
 def _between(low: int, high: int) -> Iterator[int]:
-    """Shares halfway up, each from the one before."""
+    """Yield bytes between ``low`` and ``high``, each halfway from the one before to ``high``."""
     for _ in range(_HALVINGS):
         low = (low + high) // 2
         yield low
 
 
 class _BudgetSearch:
-    """Plans of one question under smaller and smaller budgets; ``failure`` says why the first did
-    not fit.
+    """Plans of one question within smaller and smaller budgets; ``failure`` is the reason why the
+    first one did not fit.
     """
 
     def __init__(self, question: Question) -> None:
@@ -137,8 +137,8 @@ class _BudgetSearch:
     def attempt(
         self, planned: int, make: Make = make_plan, choice: PolicyChoice | None = None
     ) -> Reserved | None:
-        """The plan within ``planned`` bytes, if the allocator's reserved bytes for it stay within
-        the budget.
+        """Return the plan within ``planned`` bytes if its reserved bytes fit the budget, else
+        ``None``.
         """
         try:
             plan = make(self._question.graph, self._hardware, choice or self._choice, planned)
@@ -160,11 +160,11 @@ class _BudgetSearch:
         return Reserved(plan, replace(result, budget_bytes=self._budget), planned)
 
     def judged(self, best: Reserved | None) -> Reserved | None:
-        """The best of ``best`` and of what hosim's planner finds if it judges plans by the
+        """Return the better one of ``best`` and the plan that hosim's planner finds with the
         allocator.
 
-        It plans with little effort for shares of the budget that are no less than that of ``best``,
-        and then with the wanted effort for the one that did best.
+        It plans with little effort for the shares of the budget from that of ``best`` up, and then
+        with the full effort for the best share.
         """
         if self._choice.name != "hyperoffload" or (
             best is not None and not (best.result.drain_ns or best.result.has_waits)
@@ -191,7 +191,7 @@ class _BudgetSearch:
     def _by_allocator(
         self, graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int
     ) -> Plan:
-        """The plan that hosim's planner makes if it judges plans by the allocator."""
+        """Return the plan that hosim's planner makes with the allocator."""
 
         def judge(plan: Plan, machine: Hardware, within: int) -> Result:
             return replay(

@@ -1,10 +1,8 @@
-"""A plan's figures when ops and transfers do not take their nominal times, or ops run in another
-order.
+"""Replay plans with varied times of ops and transfers, or with other orders of ops.
 
-Each policy plans once, on nominal times. Its plan is replayed under several draws of jitter, the
-same draws for every policy (:mod:`hosim.jitter`), and of orders of the ops if those are asked for
-(:mod:`hosim.study.robustness`). A run that does not fit counts as worse than any run that fits:
-percentiles include it at their end.
+Each policy plans once, on nominal times. Its plan is replayed with several draws of jitter, which
+are the same for every policy (:mod:`hosim.jitter`), and on request with drawn orders of the ops. A
+run that does not fit counts as worse than any run that fits: percentiles put it last.
 """
 
 from __future__ import annotations
@@ -38,8 +36,8 @@ if TYPE_CHECKING:
 
 
 def drawn_order(graph: Graph, seed: int) -> list[int]:
-    """The positions of the ops in an order in which each follows its producers
-    (:attr:`Graph.producers`); of those that may come next, any.
+    """Draw an order of the ops in which each follows its producers (:attr:`Graph.producers`), and
+    return their positions.
 
     The same seed gives the same order everywhere.
 
@@ -73,9 +71,7 @@ def drawn_order(graph: Graph, seed: int) -> list[int]:
 
 
 def reordered(plan: Plan, order: list[int]) -> Plan:
-    """The plan with its ops listed as the positions of ``order`` say; it is a plan of the workload
-    in that order.
-    """
+    """Return the plan with its ops in the order of the positions in ``order``."""
     place = {old: new for new, old in enumerate(order)}
     return replace(
         plan,
@@ -96,7 +92,7 @@ def reordered(plan: Plan, order: list[int]) -> Plan:
 
 
 NOMINAL = 0
-"""The run without jitter; the others are counted from 1."""
+"""The number of the run without jitter; the others have numbers from 1."""
 
 FIGURES = ("makespan_ns", "stall_ns", "peak_bytes")
 """The figures of each run: the makespan, the sum of the result's stalls, the peak of the device
@@ -107,7 +103,7 @@ PERCENTILES = (50, 95)
 
 _NO_FIGURES = (None,) * (len(FIGURES) + 1)
 _SEEDS = 2**32
-"""An upper bound on runs: seeds are this far apart, so that two seeds share no run."""
+"""The distance of seeds, and so the limit of runs: two seeds share no run."""
 
 
 def robustness(
@@ -116,16 +112,16 @@ def robustness(
     progress: Callable[[str], None] = lambda doing: None,
     order: bool = False,
 ) -> DataFrame:
-    """One row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes slowdown
-    error``, run 0 as planned.
+    """Return one row per policy and run: ``policy run feasible makespan_ns stall_ns peak_bytes
+    slowdown error``. Run 0 has nominal times.
 
-    With ``order`` every other run has another order of the ops, in which each follows its
-    producers, and a run in which the plan breaks a rule does not fit; a policy that decides while
-    the step runs decides anew. The slowdown is against everything resident, with nominal times.
-    Times are missing where the run does not fit; ``error`` says why. Run k of seed s draws the same
-    times for every policy. Raises :class:`InputError` if there is nothing to draw, and
-    :class:`PlanError` if the plan of one of hosim's own policies breaks a rule even without jitter;
-    others that fail have their ``error`` in every row.
+    With ``order`` each other run has a drawn order of the ops, in which each follows its producers.
+    A run whose order makes the plan break a rule does not fit; a runtime policy decides again in
+    each run. The slowdown is against everything resident, with nominal times. If a run does not
+    fit, times are missing and ``error`` has the reason. Run k of seed s draws the same times for
+    every policy. Raises :class:`InputError` if there is nothing to draw, and :class:`PlanError` if
+    the plan of one of hosim's own policies breaks a rule even without jitter; another policy that
+    fails has its ``error`` in every row.
     """
     from pandas import DataFrame
 
@@ -196,7 +192,7 @@ def _rows(
 def _in_another_order(
     plan: Plan, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, seed: int
 ) -> Plan:
-    """Raises :class:`PlanError` where the plan breaks a rule in that order."""
+    """Return the plan in that order. Raises :class:`PlanError` if it then breaks a rule."""
     ordered = reordered(plan, drawn_order(plan.graph, seed))
     if plan.runtime is not None:
         return make_plan(ordered.graph, hardware, choice, budget_bytes)
@@ -221,10 +217,10 @@ def _row(choice: PolicyChoice, run: int, result: Result, hardware: Hardware) -> 
 
 
 def percentiles(frame: DataFrame) -> DataFrame:
-    """One row per policy and figure: ``policy figure runs infeasible nominal p50 p95``, from the
-    rows of :func:`robustness`.
+    """Summarise the rows of :func:`robustness`, with one row per policy and figure: ``policy figure
+    runs infeasible nominal p50 p95``.
 
-    The p-th percentile is the least value that p per cent of the runs with jitter do not exceed
+    The p-th percentile is the smallest value that p per cent of the runs with jitter do not exceed
     (nearest rank). It is missing if too many runs do not fit; ``nominal`` is missing if the run
     without jitter does not fit.
     """
@@ -252,8 +248,8 @@ def percentiles(frame: DataFrame) -> DataFrame:
 
 
 def failures(frame: DataFrame) -> dict[str, str]:
-    """Return why the first run that does not fit, of the rows of :func:`robustness`, does not; by
-    policy, those with such runs alone.
+    """Return, for each policy with runs that do not fit, the reason of the first one, from the rows
+    of :func:`robustness`.
     """
     failed = frame[~frame["feasible"]].groupby("policy", sort=False)["error"].first()
     return {str(policy): str(error) for policy, error in failed.items()}

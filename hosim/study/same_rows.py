@@ -1,5 +1,5 @@
-"""Notes for the reader of a study's rows: why the fields that were varied change nothing, by what
-the replays read, and that rows differ in more than these fields.
+"""Notes for the reader of a study's rows: the reason why varied fields change nothing, and a
+warning if rows differ in more than these fields.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,16 +22,16 @@ Rows = Sequence[Mapping[str, Any]]
 def notes_on_rows(
     question: Question, points: Sequence[Settings], rows: Sequence[Mapping[str, Value]]
 ) -> list[str]:
-    """Return why every row has the same makespan, if there is a reason, and which rows place
-    tensors in other tiers than the rest; each in a sentence.
+    """Return a sentence with the reason why every row has the same makespan, and one on rows that
+    place tensors in other tiers than the rest; each only if it applies.
     """
     said = [_same_everywhere(question, points, rows), _placed_otherwise(question, points, rows)]
     return [note for note in said if note is not None]
 
 
 def _placed_otherwise(question: Question, points: Sequence[Settings], rows: Rows) -> str | None:
-    """Return that the rows compare different placements: a policy chooses the lower tiers of each
-    row anew. ``None`` if the same tiers hold tensors in each row in which some are offloaded.
+    """Return a sentence if the rows compare different placements, because a policy chooses the
+    lower tiers for each row. ``None`` if all rows that offload use the same tiers.
     """
     lower = [tier.name for tier in question.hardware.tiers]
     lower.remove(question.hardware.device_tier)
@@ -63,8 +63,8 @@ def _settings(point: Settings) -> str:
 def _same_everywhere(
     question: Question, points: Sequence[Settings], rows: Sequence[Mapping[str, Value]]
 ) -> str | None:
-    """Return the reason why every row has the same makespan, in a sentence: which of the varied
-    fields no replay read. ``None`` where there is no reason.
+    """Return a sentence on the varied fields that no replay read, if that is why every row has the
+    same makespan; else ``None``.
     """
     makespans: set[Any] = {row["makespan_ns"] for row in rows}
     if len(rows) < 2 or len(makespans) > 1 or None in makespans:
@@ -93,9 +93,7 @@ def _same_everywhere(
 
 
 def _unread(question: Question, field: str, rows: Rows) -> str | None:
-    """Return the reason that no replay read a field, or none waited for what it says; ``None`` if
-    it may have.
-    """
+    """Return the reason why no replay read a field or waited for it; ``None`` if one may have."""
     hardware = question.hardware
     first, _, rest = field.partition(".")
     name, _, what = rest.partition(".")
@@ -123,7 +121,7 @@ def _unread(question: Question, field: str, rows: Rows) -> str | None:
 
 
 def _reads_times(question: Question, field: str) -> bool:
-    """Return whether a field, of a profile, says how fast ops are."""
+    """Return whether a field of a profile sets the speed of ops."""
     return (
         not field.startswith(POLICY)
         and rate_of(field.removeprefix(HARDWARE), question.hardware) is not None
@@ -131,7 +129,7 @@ def _reads_times(question: Question, field: str) -> bool:
 
 
 def _given(question: Question, processor: str) -> str | None:
-    """That the times of all ops of a processor are given, or that it has none."""
+    """Return a text if a processor has no ops, or only ops with given times; else ``None``."""
     ops = [op for op in question.graph.ops if op.processor == processor]
     tier = processor or question.hardware.device_tier
     if not ops:
@@ -145,7 +143,7 @@ def _given(question: Question, processor: str) -> str | None:
 
 
 def _unused(channels: Sequence[str], of: str, stream: str, rows: Rows) -> str | None:
-    """That no transfer used these channels, or that nothing waited for those that did."""
+    """Return a text if no transfer used these channels or none was waited for, else ``None``."""
     if not any([row.get(f"{channel}_moved_bytes") for row in rows for channel in channels]):
         return f"no transfer used {of}"
     exposed = any([row.get(f"{channel}_exposed_ns") for row in rows for channel in channels])
@@ -155,7 +153,7 @@ def _unused(channels: Sequence[str], of: str, stream: str, rows: Rows) -> str | 
 
 
 def _fits(question: Question, rows: Rows) -> str | None:
-    """That everything fits in every row."""
+    """Return a text if everything fits in every row, else ``None``."""
     budgets = [row["budget_bytes"] for row in rows]
     peak = resident_step(question.graph, question.hardware).peak_bytes
     if None in budgets or min(budgets) < peak:
@@ -172,12 +170,11 @@ def _fits(question: Question, rows: Rows) -> str | None:
 
 
 def capped(question: Question, points: Sequence[Settings]) -> list[str]:
-    """For each channel whose varied bandwidth exceeds that of a memory or fabric at some point, a
-    line that says what to vary with it.
+    """Return a line for each channel whose varied bandwidth exceeds that of a memory or fabric at
+    some point, with the field to vary with it.
 
-    Memories bound transfers where some op has no measured duration (rule 13). Fabrics were raised
-    with the channel, unless the point has their bandwidth, too, or they are narrower in the
-    profile.
+    Memories limit transfers if some op has no measured duration (rule 13). Fabrics were raised with
+    the channel, unless the point also sets their bandwidth, or they are narrower in the profile.
     """
     competing = copies_compete(question.graph)
     found: dict[tuple[str, str], int] = {}
@@ -194,7 +191,7 @@ def capped(question: Question, points: Sequence[Settings]) -> list[str]:
         }
         try:
             machine = question.with_settings(hardware).hardware if varied else question.hardware
-        except HosimError:  # that point's row will say so
+        except HosimError:  # the point's row has the error
             continue
         found |= {
             (channel, bound): carries
@@ -209,8 +206,8 @@ def capped(question: Question, points: Sequence[Settings]) -> list[str]:
 
 
 def _above(hardware: Hardware, competing: bool) -> Iterator[tuple[str, str, int]]:
-    """(Channel, what bounds it, the bandwidth of that) for each channel that is faster than one of
-    its fabrics or memories.
+    """Yield (channel, limiting fabric or memory, its bandwidth) for each channel that is faster
+    than one of its fabrics or memories.
     """
     for channel in hardware.channels:
         bounds = [

@@ -1,4 +1,4 @@
-"""Stalls and shadow prices of one question: what it waits for, and what would help."""
+"""The stalls and shadow prices of one question."""
 
 from __future__ import annotations
 
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Blame(InCells):
-    """The stalls of a replay in order of time, and the shadow prices of what it used, the highest
-    first.
+    """The stalls of a replay in order of time, and the shadow prices of the resources that it used,
+    the highest first.
 
-    ``path_ns`` is what the step is at on its critical path, over all streams, by processor and
-    channel, the largest first; it adds up to the makespan. ``slopes`` are the derivatives of the
-    makespan along it. ``replanned`` says that the policy
-    planned again for other amounts of device memory; every other price, and without it that one, is
-    of the plan as it is.
+    ``path_ns`` divides the critical path, over all streams, by processor and channel, the largest
+    first; it adds up to the makespan. ``slopes`` are the derivatives of the makespan along it. If
+    ``replanned``, the policy planned again for other amounts of device memory. All other prices are
+    those of the unchanged plan.
     """
 
     policy: str
@@ -43,8 +42,8 @@ class Blame(InCells):
 
     @property
     def first_order(self) -> list[str]:
-        """A line on what small changes would save, from the slopes along the critical path; none
-        where nothing would.
+        """The lines on the time that small changes save, from the slopes along the critical path;
+        empty if none saves time.
         """
         if self.result.replayed is None:
             return []
@@ -78,7 +77,7 @@ class Blame(InCells):
 
     @property
     def by_cause(self) -> Mapping[tuple[str, str], int]:
-        """Nanoseconds by (cause, what it is on), the largest first:
+        """Nanoseconds by (cause, object), the largest first, from
         :func:`hosim.study.blame.by_cause`.
         """
         return by_cause(self.stalls)
@@ -102,7 +101,7 @@ _PRICE = ("what", "added", "makespan_ns", "saves_ns", "together", "note")
 
 
 def price_rows(found: Sequence[Price]) -> list[dict[str, Any]]:
-    """The prices as rows, the highest first."""
+    """Return the prices as rows, the highest first."""
     return [
         {
             key: list(value) if isinstance(value := getattr(p, key), tuple) else value

@@ -1,5 +1,5 @@
-"""Many points of one question, each planned and replayed: a grid or a list over fields of workload,
-machine, policy and budget.
+"""Plan and replay many points of one question: a grid or a list over fields of workload, machine,
+policy and budget.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Swept:
-    """The rows of a sweep, one per point, in order; ``computed`` of them now, the others came from
-    the file. ``given`` are the points, as they were given, and ``varying`` has the column of each
-    of their fields.
+    """The rows of a sweep, one per point, in order.
+
+    ``computed`` rows are new, the others come from the file. ``given`` has the points as they were
+    given, and ``varying`` the column of each of their fields.
     """
 
     rows: Sequence[Row]
@@ -66,14 +67,13 @@ def sweep(
     runner: Runner = here,
     progress: Callable[[int, int, int], None] = lambda done, total, failed: None,
 ) -> Swept:
-    """The rows of all points: ``point``, the varied fields, and the figures of
+    """Compute the rows of all points: ``point``, the varied fields, and the figures of
     :func:`hosim.study.rows_of_answers.rows.figure_columns`.
 
     A point that fails is a row with ``error``. With a ``path`` (CSV or Parquet), each row is
-    written as soon as it is known, and existing rows are not computed again. ``progress`` is called
-    with the number of rows done, of all rows, and of those that do not fit. Raises
-    :class:`InputError` for an unknown field, a number without its unit, and for a file of another
-    sweep.
+    written as soon as it is known, and existing rows are not computed again. ``progress`` gets the
+    number of rows done, of all rows, and of those that do not fit. Raises :class:`InputError` for
+    an unknown field, a number without its unit, and the file of another sweep.
     """
     if not points:
         raise InputError(
@@ -105,10 +105,11 @@ def swept(
     runner: Runner,
     progress: Callable[[int, int, int], None],
 ) -> Swept:
-    """The rows of tasks with different keys, as :func:`sweep` says.
+    """Compute the rows of tasks with unique keys; ``path``, ``runner`` and ``progress`` are as in
+    :func:`sweep`.
 
-    ``whole`` are the columns of whole numbers and ``numbers`` those of others; ``varying`` has the
-    column of each varied field.
+    ``whole`` has the columns of whole numbers, ``numbers`` those of other numbers, and ``varying``
+    the column of each varied field.
     """
     settings = {task.key: task.settings for task in tasks}
     with RowFile(path, columns, list(settings), whole, numbers) as file:
@@ -120,7 +121,7 @@ def swept(
                 file.append({**row, **varied(settings[str(row["point"])], varying)})
                 failures += not row["feasible"]
                 progress(len(file.rows), len(tasks), failures)
-        # varied fields come from the points: in a CSV file a number and a text may look the same
+        # the points have the varied fields: in a CSV file a number and a text may look the same
         finished = [(row, settings[str(row["point"])]) for row in file.finish()]
     ordered = [{**row, **varied(point, varying)} for row, point in finished]
     return Swept(ordered, columns, len(missing), [point for _, point in finished], varying)
@@ -136,12 +137,10 @@ def under_way(done: int, total: int, failed: int) -> str:
 
 
 def misfits(failed: int) -> str:
-    """Return the number of points that do not fit, in words; nothing for none."""
+    """Return the number of points that do not fit, in words; an empty text for 0."""
     return f"{failed:,} {'does' if failed == 1 else 'do'} not fit" if failed else ""
 
 
 def _begun(runner: Runner, tasks: Sequence[AnyTask]) -> Generator[dict[str, Value], None, None]:
-    """The runner's rows as a generator, so that closing it, when the sweep ends for any reason,
-    ends the runner.
-    """
+    """Yield the runner's rows; closing this generator at the end of a sweep stops the runner."""
     yield from runner(tasks)

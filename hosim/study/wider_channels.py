@@ -1,5 +1,5 @@
-"""A machine with more bandwidth of some channels: what they share with others carries as much more,
-or it would bound them as before.
+"""Give some channels more bandwidth, and their fabrics as much more, so that these do not limit
+them as before.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,11 +11,11 @@ from hosim.hardware import Hardware
 def widened(
     hardware: Hardware, more: Mapping[str, int], kept: Collection[str] = ()
 ) -> tuple[Hardware, tuple[str, ...]]:
-    """The machine whose channels have so many more bytes per second, and the names of the fabrics
-    that were raised with them.
+    """Return the machine whose channels have ``more`` bytes per second, and the names of the
+    fabrics that were raised with them.
 
-    A fabric carries as much more as all its channels together do, for each device that shares it.
-    Those in ``kept`` stay as they are.
+    A fabric gets the sum of what its channels get, for each device that shares it. Fabrics in
+    ``kept`` are unchanged.
     """
     added = {
         f.name: sum(more.get(c, 0) for c in f.channels) * hardware.sharers(f.scope)

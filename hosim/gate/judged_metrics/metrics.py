@@ -1,11 +1,11 @@
 """The metrics of a case: their names, units, and tolerances.
 
 ``peak.TIER`` (bytes), ``makespan``, ``stall.CAUSE`` (nanoseconds of the result's stream) and
-``moved.CHANNEL`` (bytes). Of requests that are served also ``ttft``, ``tpot`` and ``latency`` by
-statistic (``ttft.p95``, nanoseconds), ``throughput.output`` (tokens an hour), ``goodput.requests``
-(requests an hour), ``found.TIER`` (tokens of prompts), ``wait.kv_transfer`` and
-``wait.decode_queue`` (nanoseconds that all requests waited on their way to an engine that decodes),
-and counts such as ``count.preemptions``. Smaller is better, but for :data:`LARGER`.
+``moved.CHANNEL`` (bytes). Served requests also have ``ttft``, ``tpot`` and ``latency`` by statistic
+(``ttft.p95``, nanoseconds), ``throughput.output`` (tokens per hour), ``goodput.requests`` (requests
+per hour), ``found.TIER`` (tokens of prompts), ``wait.kv_transfer`` and ``wait.decode_queue``
+(nanoseconds that all requests waited on their way to a decode engine), and counts such as
+``count.preemptions``. Smaller is better, except for :data:`LARGER`.
 """
 
 import re
@@ -44,25 +44,23 @@ FAMILIES = (
     MOVED,
     COUNT,
 )
-"""Every family, in the order in which reports tell them."""
+"""Every family, in the order of reports."""
 
 STATISTICS = ("mean", "p50", "p95", "p99")
-"""The statistics of each latency that are judged."""
+"""The judged statistics of each latency."""
 
 _PARTS = {
     **dict.fromkeys((TTFT, TPOT, LATENCY), STATISTICS),
     THROUGHPUT: ("output",),
     GOODPUT: ("requests",),
 }
-"""The names that a metric of a family may have after its dot, where these are not names of the
-machine.
-"""
+"""The names after the dot in a family's metrics, if they are not names of the machine."""
 
 LARGER = (THROUGHPUT, GOODPUT, FOUND)
 """Metrics for which larger is better."""
 
 HOUR = 3600
-"""Rates are whole numbers an hour."""
+"""The seconds of an hour; rates are whole numbers per hour."""
 
 SUMS = (PEAK, FOUND, MAKESPAN, WAIT, STALL, MOVED, COUNT)
 """Metrics that are 0 in a record that does not list them."""
@@ -96,13 +94,13 @@ DEFAULTS: Mapping[str, Tolerance] = {
     PEAK: Tolerance(absolute=0),
     **dict.fromkeys((WAIT, STALL, MOVED, COUNT), OFF),
 }
-"""The default tolerances: none for a peak. Waits, stalls, moved bytes and counts are not judged by
-themselves.
+"""The default tolerances: 0 for peaks and 1 % for times and rates; waits, stalls, moved bytes and
+counts are not judged.
 """
 
 
 def metrics_of(result: Result) -> dict[str, int]:
-    """The metrics of a feasible result."""
+    """Return the metrics of a feasible result."""
     assert result.makespan_ns is not None
     return {
         **{f"{PEAK}.{tier}": held for tier, held in result.peak_bytes.items()},
@@ -113,12 +111,12 @@ def metrics_of(result: Result) -> dict[str, int]:
 
 
 def family(metric: str) -> str:
-    """``peak`` of ``peak.hbm``."""
+    """Return the family of a metric: ``peak`` for ``peak.hbm``."""
     return metric.partition(".")[0]
 
 
 def human(metric: str, value: int) -> str:
-    """A value with its unit, for people.
+    """Return the text of a value with its unit.
 
     >>> human("peak.hbm", 2048), human("makespan", 1500)
     ('2.00 KiB', '1.50 us')
@@ -154,8 +152,8 @@ def worsens(metric: str, by: int) -> bool:
 def parse_tolerances(
     given: Mapping[str, str | Mapping[str, str]], source: str
 ) -> dict[str, Tolerance]:
-    """Tolerances by metric or family, as files have them: ``64 MiB``, ``10 us``, ``1%`` or ``off``.
-    Raises :class:`InputError`.
+    """Read tolerances by metric or family, such as ``64 MiB``, ``10 us``, ``1%`` or ``off``. Raises
+    :class:`InputError`.
     """
     flat: dict[str, str] = {}
     for name, value in given.items():
@@ -168,7 +166,9 @@ def parse_tolerances(
 
 
 def tolerance_of(metric: str, given: Mapping[str, Tolerance]) -> Tolerance:
-    """The tolerance of a metric: its own if there is one, else its family's, else the default."""
+    """Return the tolerance of a metric: its own if there is one, else its family's, else the
+    default.
+    """
     return given.get(metric) or given.get(family(metric)) or DEFAULTS.get(family(metric), OFF)
 
 
@@ -233,11 +233,11 @@ class MetricVerdict:
 
     @property
     def change(self) -> int:
-        """The value now less that of the baseline; where there is none, it counts as 0."""
+        """The present value minus that of the baseline; a missing value counts as 0."""
         return (self.now or 0) - (self.before or 0)
 
     def line(self) -> str:
-        """The verdict in words: ``peak.hbm 38.2 GiB, was 37.9 GiB (+312 MiB, +0.8 %)``."""
+        """The verdict as text: ``peak.hbm 38.2 GiB, was 37.9 GiB (+312 MiB, +0.8 %)``."""
         if self.before is None or self.now is None:
             value = self.before if self.now is None else self.now
             return f"{self.name}: {self.verdict} ({human(self.name, value or 0)})"

@@ -1,5 +1,5 @@
-"""A plan as a torch graph that runs: capture, cache ops as nodes, executors, bridges. Nothing here
-imports torch before it is called.
+"""Run a plan as a torch graph: capture, cache ops as nodes, executors, bridges. Importing this
+package does not import torch.
 """
 
 from typing import TYPE_CHECKING

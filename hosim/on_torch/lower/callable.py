@@ -66,7 +66,7 @@ class Captured:
 @dataclass(frozen=True)
 class Sized:
     """A capture for inputs of some sizes: ``whole`` is its program under its plan, and ``parts``
-    are those of a step that have run by themselves.
+    has the parts of a step that have run separately.
     """
 
     captured: Any
@@ -75,10 +75,10 @@ class Sized:
 
 
 class OffloadedModel:
-    """A model under a plan; calling it runs it.
+    """A model under a plan; a call runs it.
 
-    ``plan``, ``program`` (its graph is the plan's workload) and ``result`` (the replay in program
-    order) may be inspected.
+    Users can inspect ``plan``, ``program`` (its graph is the plan's workload) and ``result`` (the
+    replay in program order).
     """
 
     def __init__(
@@ -105,7 +105,8 @@ class OffloadedModel:
         self._sized = {sizes_of(captured.example): self._now}
         self._calls = 0
         self.check_every: int | None = None
-        """After so many calls the code is traced again, and has to give the same program."""
+        """The number of calls after which the code is traced again; it must give the same program.
+        """
         self._running = [whole.executor]
         models = {
             name: tensor for name, tensor in captured.held.items() if name not in captured.constants
@@ -130,7 +131,7 @@ class OffloadedModel:
         self._guard()
 
     def _guard(self) -> None:
-        """Guard the tensors until this is closed, or garbage collected."""
+        """Guard the tensors until this model is closed or garbage collected."""
         captured = self._captured
         tensors = *captured.held.values(), *captured.others
         self._guarding = guard = Guard(captured.model, tensors, captured.reached)
@@ -153,12 +154,12 @@ class OffloadedModel:
 
     @property
     def executor(self) -> Executor:
-        """The executor that has the tensors."""
+        """The executor that holds the tensors."""
         return self._running[0]
 
     @property
     def sizes(self) -> Mapping[tuple[Any, ...], Result]:
-        """The replay of the whole program for each sizes of inputs that were given, by these."""
+        """The replay of the whole program for each combination of input sizes so far."""
         return {sizes: one.whole.result for sizes, one in self._sized.items()}
 
     @property
@@ -187,38 +188,38 @@ class OffloadedModel:
 
     @property
     def segments(self) -> int:
-        """The number of calls that launch the ops of the program that ran last, with
-        ``graphs=True``; 0 where each op is launched by itself (:attr:`no_segments`).
+        """The number of launches for the ops of the last program, with ``graphs=True``; 0 if each
+        op is launched separately (:attr:`no_segments`).
         """
         made = self.executor.segments
         return 0 if made is None else made.count
 
     @property
     def no_segments(self) -> str:
-        """Why each op is launched by itself; empty where segments of them are launched as one."""
+        """The reason why each op is launched separately; empty if segments are launched as one."""
         return "" if self.segments else self.executor.recorder.no_segments
 
     @property
     def predicted_stall_ns(self) -> int:
-        """The predicted stall, with the times of the hardware profile; on a GPU also for the host,
-        which launches ops, or segments of them, and copies.
+        """The predicted stall in nanoseconds, with the times of the hardware profile; on a GPU it
+        includes waits for the host, which launches ops or segments, and copies.
         """
         return sum(self.result.stall_ns.values())
 
     @property
     def predicted_makespan_ns(self) -> int:
-        """The predicted time of a call, with the times of the hardware profile and what the host
-        takes to launch its ops and copies.
+        """The predicted time of a call in nanoseconds, with the times of the hardware profile and
+        the host's launches of ops and copies.
         """
         return self.result.makespan_ns or 0
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's results for these inputs, or the loss of a training step.
+        """Return the model's results for these inputs, or the loss of a training step.
 
-        Inputs of other sizes than the example's have a program and a plan of their own, made at
-        the first call, within the same budget. Raises :class:`InputError` for inputs that differ
-        from the example's in more than that. Raises
-        :class:`hosim.errors.ExecutionError` if the call fails; then everything is closed.
+        Inputs of other sizes than the example's get their own program and plan at their first call,
+        within the same budget. Raises :class:`InputError` for inputs that differ from the example's
+        in more than that. Raises :class:`hosim.errors.ExecutionError` if the call fails; then
+        everything is closed.
         """
         with self._one_at_a_time:
             self._trace_again()
@@ -230,8 +231,8 @@ class OffloadedModel:
         return now.captured.result(self._run(now.whole, now.captured.flat(*args, **kwargs)))
 
     def _for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sized:
-        """The capture for inputs of these sizes, made and planned at their first call, within the
-        budget that all of them have.
+        """Return the capture for inputs of these sizes; the first call makes and plans it, within
+        the common budget.
         """
         given = self._named(args, kwargs)
         sizes = sizes_of(given)
@@ -269,7 +270,7 @@ class OffloadedModel:
         return PlannedProgram(program, plan, result, self._hardware, self.executor.device, inputs)
 
     def _require_as_captured(self) -> None:
-        """Raise :class:`InputError` if the model is no longer as it was captured, or has hooks."""
+        """Raise :class:`InputError` if the model has changed since its capture, or has hooks."""
         self._as_captured.require()
 
     def _trace_again(self) -> None:
@@ -282,8 +283,8 @@ class OffloadedModel:
                 self._captured.retraced()
 
     def _run(self, planned: PlannedProgram, given: Sequence[Any]) -> tuple[Any, ...]:
-        """The results of a program for its inputs. The tensors move to where its plan has them, if
-        another one ran before.
+        """Return the results of a program for its inputs. If another program ran before, the
+        tensors first move to the tiers of this one's plan.
         """
         values = planned.values(
             given, self._held, self._captured.settings, moves=self._is_elsewhere
@@ -302,7 +303,7 @@ class OffloadedModel:
         """Move every tensor back into the model, and release memory and files.
 
         Raises :class:`hosim.errors.ExecutionError` if there is no room for some: they are kept, and
-        closing again goes on with them.
+        another call moves them.
         """
         try:
             self.executor.close()
@@ -328,20 +329,20 @@ class OffloadedModel:
 
 
 def _forgotten(running: Sequence[Executor], guard: Guard) -> None:
-    """The work of :meth:`OffloadedModel.close`, for models that are garbage collected."""
+    """Do the work of :meth:`OffloadedModel.close` for a garbage-collected model."""
     with contextlib.suppress(HosimError):
         running[0].close()
     guard.release()
 
 
 def named_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name, or by position as a text."""
+    """Return the arguments of a call by name, or by position as text."""
     return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
 
 
 def sizes_of(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The sizes of the tensors among inputs, by name, with the strides of those that do not lie in
-    memory as they are read.
+    """Return the sizes of the tensors among inputs, by name, with the strides of those that are not
+    contiguous.
     """
     leaves, _ = tree_flatten_with_path(dict(sorted(inputs.items())))
     return tuple(
@@ -356,7 +357,7 @@ def sizes_of(inputs: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _digests(captured: Captured) -> dict[str, bytes]:
-    """A digest of each tensor that is the program's and not the model's."""
+    """Return a digest of each tensor that the program has and the model lacks."""
     found = {}
     for name in captured.constants:
         bits = captured.held[name].detach().cpu().clone().reshape(-1).view(torch.uint8)

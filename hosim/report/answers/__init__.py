@@ -1,4 +1,4 @@
-"""Answers: what a study found, in a sentence, a few rows and a curve."""
+"""The answers of studies: a sentence, a few rows and a curve."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""The answer to a study, made once and shown by the shell, a notebook and a page: a sentence, a few
-rows, and what to ask next.
+"""The answer of a study, for the shell, a notebook and a page: a sentence, a few rows, and the next
+commands.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,14 +12,14 @@ from hosim.plain_text import counted
 from hosim.report.printing import open_table, paragraph
 
 MOST_LINES, _BAR, _WIDTH = 12, 32, 79
-"""Lines at most, the characters of the longest bar, and those that a line may have."""
+"""The most lines, the characters of the longest bar, and the most characters of a line."""
 
 
 def text_curve(
     points: Sequence[tuple[str, float | None, str]], most: int = MOST_LINES
 ) -> list[str]:
-    """Lines for points that each have a name, a value (``None``: there is none) and its text. Of
-    more than ``most`` points the first, the last and evenly spaced ones between are drawn.
+    """Return a line for each point, which has a name, a value or ``None``, and the value's text.
+    Of more than ``most`` points, the first, the last and evenly spaced ones between are drawn.
 
     >>> for line in text_curve([("8 GiB", 40.0, "40 ms"), ("12 GiB", 20.0, "20 ms")]):
     ...     print(line)
@@ -42,21 +42,21 @@ def text_curve(
 
 
 ROWS = 5
-"""Rows that an answer shows, unless all are asked for."""
+"""The number of rows that an answer shows by default."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The answer of a study, as text.
 
-    ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is whether
-    something fits. ``rows`` have a cell for each of ``columns``, the best row first where they are
-    ``ranked``; ``left`` of the columns are text, and ``shown`` rows are those of the short form. In
-    a list of names the second column ``wraps``.
-    ``rest`` says what a reader of all rows would see of those left out.
-    ``notes`` are what a reader of the figures has to know, which the shell says on stderr.
-    ``figures`` are the few that matter most, each with its label; ``curve`` are the lines of a
-    drawing in text. ``chosen`` is what was chosen for a question that left it out. ``next_commands`` are commands with what they tell.
+    ``title`` is the question, ``verdict`` answers it in a sentence or two, and ``good`` is true if
+    something fits. ``rows`` have a cell for each of ``columns``; if they are ``ranked``, the best
+    one is first. The first ``left`` columns are text, and the short form has ``shown`` rows. In a
+    list of names the second column ``wraps``. ``rest`` describes the omitted rows. A reader of the
+    figures needs the ``notes``, which the shell prints on stderr. ``figures`` has the few most
+    important ones with their labels; ``curve`` has the lines of a drawing in text. ``chosen`` has
+    the values that the question omitted and hosim chose. ``next_commands`` has commands with what
+    they show.
     """
 
     title: str
@@ -79,8 +79,8 @@ class Answer:
 def answered(
     answer: Answer, *, title: bool = True, every: bool = False, shows: str = "--all"
 ) -> RenderableType:
-    """The answer for a terminal: with all rows where ``every`` one is asked for, and without its
-    ``title`` where that is shown already. The option ``shows`` has the rows that are left out.
+    """Return the answer for a terminal, with ``every`` row on request, and without a ``title`` that
+    was already shown. The option ``shows`` shows the omitted rows.
     """
     return Group(*_parts(answer, title, every, shows))
 
@@ -99,14 +99,14 @@ def _parts(answer: Answer, title: bool, every: bool, shows: str) -> Iterator[Ren
         yield paragraph(f"... {rest}", style="dim")
     if answer.chosen:
         yield paragraph(answer.chosen, style="dim")
-    # a command stays one line, which can be copied
+    # a command stays on one line, so that it can be copied
     yield paragraph(
         *(f"next: {line}  ({why})" for line, why in answer.next_commands), wrapped=False
     )
 
 
 def rows_table(answer: Answer, most: int | None = None) -> Table:
-    """The rows of an answer, or the first ones, the best of which is green."""
+    """Return the table of an answer's rows, or of the first ``most``; the best row is green."""
     table = open_table(
         "", *answer.columns, left=answer.left, wraps=answer.columns[1:2] if answer.wraps else ()
     )

@@ -1,6 +1,4 @@
-"""The answer of ``hosim compare-policies``: whether the workload fits, what that costs, and which
-policy to take.
-"""
+"""The answer of ``hosim compare-policies``: if the workload fits, its cost, and the best policy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +22,7 @@ from hosim.units import human_percent, human_size, human_time
 
 
 def no_offload_sentence(answer: NoOffload, budget_bytes: int) -> str:
-    """The reason not to offload, with its figures."""
+    """Return the reason not to offload, with its figures."""
     alone = human_time(answer.resident_ns)
     if answer.reason == "fits" or answer.fastest_ns is None:
         held = f"{human_size(answer.resident_bytes)} of the budget of {human_size(budget_bytes)}"
@@ -37,11 +35,11 @@ def no_offload_sentence(answer: NoOffload, budget_bytes: int) -> str:
 
 
 _FREE = 1.01
-"""Offloading costs nothing where a step takes at most so many times the resident one."""
+"""Offloading is free if the step takes at most this multiple of the resident one."""
 
 
 def comparison_title(results_of: str, hardware: Hardware, budget: int, resident: int) -> str:
-    """The question in a line: ``results_of`` names the workload, sizes are in bytes.
+    """Return the question in a line; ``results_of`` names the workload, sizes are in bytes.
 
     >>> from hosim.hardware import Compute, Tier
     >>> comparison_title("gpt2", Hardware("toy", (Tier("hbm", 9, 1),), (), Compute({})), 6, 8)
@@ -64,9 +62,11 @@ def comparison_answer(
     next_commands: Sequence[tuple[str, str]] = (),
     tokens: int | None = None,
 ) -> Answer:
-    """The answer of a comparison of policies. ``advice`` is why not to offload, where that is the
-    answer, and ``cheapest`` the memory that costs little, ``chosen`` what was chosen for the question, and
-    ``nothing_fits`` what is said where no policy does, as text. ``tokens`` are those of a step.
+    """Return the answer of a comparison of policies.
+
+    ``advice`` is the reason not to offload, if that is the answer. As texts, ``cheapest`` is the
+    memory that costs little time, ``chosen`` the values that hosim chose, and ``nothing_fits`` the
+    verdict if no policy fits. ``tokens`` is the number of tokens of a step.
     """
     fitting = sorted(
         [r for r in results if r.feasible and r.makespan_ns is not None],
@@ -122,7 +122,7 @@ def _lost(policies: Sequence[str], one: str, several: str) -> list[str]:
 
 
 def _rate(best: Result, tokens: int | None) -> list[str]:
-    """The tokens a second of the fastest policy."""
+    """Return the tokens per second of the fastest policy."""
     if tokens is None or not best.makespan_ns:
         return []
     rate = f"{best.policy}: {tokens * 10**9 / best.makespan_ns:,.0f} tokens/s"
@@ -130,7 +130,7 @@ def _rate(best: Result, tokens: int | None) -> list[str]:
 
 
 def _alike(fitting: Sequence[Result], several: bool) -> list[str]:
-    """A line about policies instead of rows that would be alike."""
+    """Return a line on policies whose rows would be equal."""
     if several or len(fitting) < 2:
         return []
     last = fitting[-1].makespan_ns or 0
@@ -152,7 +152,7 @@ def _row(result: Result, hardware: Hardware, pairs: dict[str, PairedDraws]) -> t
 
 
 def row_line(result: Result) -> str:
-    """A result in a line, as it is shown when it ends: policy, makespan, slowdown, peaks."""
+    """Return a result in one line: policy, makespan, slowdown, peaks."""
     if not result.feasible or result.makespan_ns is None:
         return f"{result.policy}: does not fit"
     peaks = ", ".join([f"{t} {human_size(held)}" for t, held in result.peak_bytes.items() if held])
@@ -165,7 +165,7 @@ def _peak(result: Result, hardware: Hardware) -> str:
 
 
 def _sentence(best: Result, advice: NoOffload | None) -> str:
-    """The figure, its interval, and what moves."""
+    """Return the sentence on the makespan, its interval, and the moved bytes."""
     interval = ""
     if best.makespan_low_ns is not None and best.makespan_high_ns is not None:
         low, high = human_time(best.makespan_low_ns), human_time(best.makespan_high_ns)
@@ -190,7 +190,7 @@ def _sentence(best: Result, advice: NoOffload | None) -> str:
 
 
 def _reserves(best: Result) -> str:
-    """The most that the allocator holds, if one is asked about."""
+    """Return the text on the allocator's largest reserved memory, if there is an allocator."""
     if best.allocator is None:
         return ""
     return (
@@ -200,7 +200,9 @@ def _reserves(best: Result) -> str:
 
 
 def _moves(best: Result) -> str:
-    """The bytes that move over channels, and the share of that time in which ops run."""
+    """Return the text on the bytes that move over channels, and the share of that time in which
+    ops run.
+    """
     moved = sum([channel.bytes for channel in best.channels.values()])
     busy = sum([channel.busy_ns for channel in best.channels.values()])
     hidden = sum([channel.hidden_ns for channel in best.channels.values()])
@@ -215,8 +217,9 @@ def _moves(best: Result) -> str:
 
 
 def cheapest_sentence(budget: int, slowdown: float, below: tuple[int, float] | None = None) -> str:
-    """The memory that costs little: a budget in bytes and its slowdown, and ``below`` a smaller
-    budget and the nanoseconds that each byte less than the first adds down to it.
+    """Return the sentence on memory that costs little time: a budget in bytes and its slowdown.
+
+    ``below`` has a smaller budget, and the nanoseconds that each byte less adds down to it.
 
     >>> cheapest_sentence(10 << 30, 1.02, (2 << 30, 19e6 / 2**30))
     '10.0 GiB cost 2.0 %; each GiB below that about 19.0 ms, down to 2.00 GiB.'

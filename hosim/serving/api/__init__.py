@@ -1,5 +1,5 @@
-"""The functions of serving that ``import hosim`` offers: requests and an engine in; what is served,
-and frames, out.
+"""The serving functions that ``import hosim`` offers: requests and an engine in; the served
+requests and pandas frames out.
 """
 
 from typing import TYPE_CHECKING

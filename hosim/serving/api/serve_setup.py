@@ -1,6 +1,4 @@
-"""The question to :func:`hosim.serve`, read once: requests, and engines that need no text any
-more.
-"""
+"""Read the arguments of :func:`hosim.serve` into a setup of requests and engines."""
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -45,8 +43,8 @@ from hosim.units import parse_size, parse_time
 def unlike_prefill(
     decodes: ModelledIterations, hardware: Machine | None, tensor: int | None
 ) -> ModelledIterations:
-    """Iterations of engines that prefill, as options for them say, beside those of engines that
-    decode. Raises :class:`InputError`.
+    """Return the iterations of prefill engines whose options differ from those of the decode
+    engines. Raises :class:`InputError`.
     """
     parameters = dict(decodes.model)
     if tensor is not None:
@@ -68,18 +66,19 @@ def unlike_prefill(
 
 
 SAID_BY_REQUESTS = ("phase", "batch", "sequence", "context")
-"""Parameters of a model that requests say."""
+"""The parameters of a model that the requests determine."""
 
 
 @dataclass(frozen=True)
 class ServeSetup:
     """Requests by arrival, and the engines that serve them.
 
-    ``instances`` are alike, each with ``blocks`` of cache and iterations of ``time_of``. With a
-    ``link`` some of them prefill (``prefill``, if these are unlike the others), and ``decodes``
-    others decode. ``kv`` is the cache below the device, ``weights`` are those below it. ``about``
-    is what a result says of all this. ``drawn_blocks`` are those in each of few draws, where they
-    are uncertain. ``request_ns`` is what each request takes beside iterations.
+    The ``instances`` are equal, each with ``blocks`` of cache; ``time_of`` gives the time of an
+    iteration. With a ``link`` some engines prefill (``prefill``, if they differ from the others),
+    and ``decodes`` engines decode. ``kv`` is the cache in the tiers below the device, ``weights``
+    the offloaded weights. ``about`` is the part of a result that describes all this.
+    ``drawn_blocks`` has the blocks in each of few draws if they are uncertain. ``request_ns`` is
+    the time that each request takes outside iterations.
     """
 
     requests: tuple[Request, ...]
@@ -105,7 +104,7 @@ def read_setup(
     requests: str | os.PathLike[str] | RequestRows | Sequence[Request],
     **options: Any,
 ) -> ServeSetup:
-    """The setup that a model, a machine, requests and all options of :func:`hosim.serve` ask for.
+    """Return the setup of a model, a machine, requests and all options of :func:`hosim.serve`.
     Raises :class:`InputError`.
     """
     asked = Given(**options)
@@ -180,8 +179,8 @@ def _modelled(
 
 
 def _connected(asked: Given) -> bool:
-    """Return whether a connector keeps the cache below the device, too, or sends it to other
-    engines. An engine swaps sequences without one.
+    """Return whether a connector keeps the cache in lower tiers or sends it to other engines. An
+    engine swaps sequences without a connector.
     """
     if asked.kv is None:
         return bool(asked.prefill_instances)
@@ -200,7 +199,7 @@ def _checked_share(share: float) -> float:
 def _prefill(
     asked: Given, first: ModelledIterations, limits: EngineLimits, listed: Sequence[Request]
 ) -> ServingEngine:
-    """The engines that prefill, which are unlike the others."""
+    """Return the prefill engines, which differ from the others."""
     first.check_lengths(limits.token_budget, max(one.prompt_tokens for one in listed))
     blocks = asked.blocks
     if blocks is None:
@@ -218,7 +217,9 @@ def _about(
     first: ModelledIterations | None,
     prefill: ServingEngine | None,
 ) -> dict[str, Any]:
-    """The engine, as a result shows it; ``instances`` are those of several engines."""
+    """Return the description of the engine in a result; ``instances`` is the number of engines if
+    there are several.
+    """
     engines = [modelled] if first is None else [modelled, first]
     guessed = next(filter(None, [one.guessed_collectives for one in engines]), 0)
     said = [] if room is None else [Note("memory", room.line)]
@@ -264,7 +265,7 @@ _ENDS = ("low_blocks", "high_blocks")
 def _rows(
     requests: str | os.PathLike[str] | RequestRows | Sequence[Request],
 ) -> RequestRows:
-    """The requests that are asked for, in any form."""
+    """Return the asked requests, given in any form."""
     if isinstance(requests, (str, os.PathLike)):
         return asked_requests(requests)
     if isinstance(requests, RequestRows):
@@ -274,7 +275,7 @@ def _rows(
 
 
 def _check_kernels(asked: Given, modelled: ModelledIterations) -> None:
-    """Raise :class:`InputError` where attention has no time, modelled or recorded."""
+    """Raise :class:`InputError` if attention has neither a modelled nor a recorded time."""
     if asked.iterations is None:
         modelled.check_processor()
     elif modelled.attended is not None:
@@ -286,8 +287,8 @@ def _check_kernels(asked: Given, modelled: ModelledIterations) -> None:
 
 
 def _check_requests(listed: Sequence[Request], limits: EngineLimits) -> None:
-    """Raise :class:`InputError` unless there are requests, by arrival, with priorities only where
-    these count.
+    """Raise :class:`InputError` unless there are requests in order of arrival, with priorities only
+    if the engine uses them.
     """
     timed = [one for one in listed if one.follows is None]
     if any(one.arrival_ns > other.arrival_ns for one, other in pairwise(timed)) or not listed:
@@ -312,7 +313,7 @@ def _planned(
     requests: Sequence[Request],
     engines: int,
 ) -> WeightSetup | None:
-    """The weights as a policy plans them, if one does."""
+    """Return the weights as a policy plans them; ``None`` if none does."""
     from hosim.study.asked import parse_choice
 
     if asked.weights is None:
@@ -329,7 +330,7 @@ def _planned(
 
 
 def _weights_memory(memory: int | str, modelled: ModelledIterations) -> int:
-    """Bytes of each device for weights that a policy plans."""
+    """Return the bytes of each device for weights that a policy plans."""
     try:
         room = parse_size(memory) if isinstance(memory, str) else memory
     except UnitError as error:
@@ -346,8 +347,8 @@ def _weights_memory(memory: int | str, modelled: ModelledIterations) -> int:
 
 
 def _tiers(asked: Given, modelled: ModelledIterations) -> KvSetup | None:
-    """The cache below the device, if there is one: each device of the engine has its part of every
-    block.
+    """Return the cache in the tiers below the device, if there is one; each device of the engine
+    has its part of every block.
     """
     swaps = asked.preemption == "swap"
     if asked.kv is None and not swaps:
@@ -375,8 +376,8 @@ def _link(
     first: ModelledIterations | None,
     tiers: KvSetup | None,
 ) -> KvLink | None:
-    """The way of caches from engines that prefill, which may be unlike, to those that decode, if
-    these are others.
+    """Return the link for caches from prefill engines, which may differ, to decode engines, or
+    ``None`` if the same engines do both.
     """
     prefills, decodes = asked.prefill_instances, asked.decode_instances
     if not prefills:
@@ -408,7 +409,7 @@ def _nanoseconds(overhead: int | str) -> int:
 
 
 def _checked(requests: Sequence[Request]) -> tuple[Request, ...]:
-    """The requests, once their numbers are whole and in their ranges."""
+    """Return the requests after checks that their numbers are whole and in range."""
     if not isinstance(requests, Iterable):
         raise InputError(
             f"expected a file, arrivals to draw, or a list of requests, got {shown(requests)}",

@@ -1,6 +1,4 @@
-"""Points of a study of serving: one question with some fields changed, and the row of figures that
-it is answered with.
-"""
+"""Points of a serving study: one question with some fields changed, and its row of figures."""
 
 from __future__ import annotations
 
@@ -56,7 +54,7 @@ UNCERTAIN = (
     "goodput_per_s",
     "goodput_share",
 )
-"""The figures of a sweep's row that have intervals: those that tables show and draws change."""
+"""The figures of a sweep's row that have intervals: draws change them, and tables show them."""
 ENDS = tuple(end for figure in UNCERTAIN for end in end_columns(figure))
 """The columns with the ends of these intervals."""
 WHOLE = (*_WHOLE, *_CACHE, *_COSTS, *(end for end in ENDS if end.endswith("_ns")))
@@ -64,17 +62,17 @@ NUMBERS = (*_NUMBERS, *(end for end in ENDS if not end.endswith("_ns")))
 FIGURES = (*_WHOLE[1:], *_NUMBERS, *_CACHE)
 """The figures of a row that seeds change."""
 COLUMNS = ("model", "hardware", FEASIBLE, *_WHOLE, *_NUMBERS, *_CACHE, *_COSTS, "error")
-"""The figures of a row: whole nanoseconds and counts, numbers a second or from 0 to 1, and why
-there are none.
+"""The figures of a row: whole nanoseconds and counts, rates per second, shares from 0 to 1, and the
+error of a row without figures.
 
-``cache_bytes`` is the room for the cache in all tiers of all engines together.
+``cache_bytes`` is the cache capacity in all tiers of all engines together.
 """
 
 
 @dataclass(frozen=True)
 class ServingQuestion:
-    """A model, a machine, requests and the options of :func:`hosim.serve`; ``limits_ns`` are those
-    of the goodput.
+    """A model, a machine, requests and the options of :func:`hosim.serve`; ``limits_ns`` has the
+    latency limits of the goodput.
     """
 
     model: Mapping[str, Any]
@@ -84,7 +82,7 @@ class ServingQuestion:
     limits_ns: Mapping[str, int]
 
     def with_settings(self, settings: Settings) -> ServingQuestion:
-        """The question with some fields changed, but those of the requests."""
+        """Return the question with some fields changed, except those of the requests."""
         model = {
             field.removeprefix(MODEL): value
             for field, value in settings.items()
@@ -106,8 +104,8 @@ class ServingQuestion:
         )
 
     def notes(self, settings: Settings) -> tuple[Note, ...]:
-        """Return the notes for readers of a point's figures on the model and its times; none if it
-        cannot be served.
+        """Return the notes on the model and its times for readers of a point's figures; an empty
+        tuple if the point cannot be served.
         """
         asked = self.with_settings(
             {field: value for field, value in settings.items() if not field.startswith(REQUESTS)}
@@ -120,7 +118,7 @@ class ServingQuestion:
             return ()
 
     def served(self, settings: Settings) -> Served:
-        """The requests of a point, served. Raises :class:`HosimError`."""
+        """Serve the requests of a point. Raises :class:`HosimError`."""
         asked = self.with_settings(settings)
         changes = {
             field.removeprefix(REQUESTS): value
@@ -132,7 +130,7 @@ class ServingQuestion:
         )
 
     def figures(self, served: Served) -> dict[str, Value]:
-        """The figures of a point that was served, by :data:`COLUMNS`."""
+        """Return the figures of a served point by :data:`COLUMNS`."""
         found = served.summary()
         row: dict[str, Value] = {
             name: found[name] for name in ("model", "hardware", "requests", "span_ns", *_CACHE)
@@ -153,8 +151,8 @@ class ServingQuestion:
         return {column: row.get(column) for column in COLUMNS} | {FEASIBLE: True}
 
     def ends(self, served: Served) -> dict[str, Value]:
-        """The ends of the 90 % intervals of a point that was served, by :data:`ENDS`; none of a run
-        of many iterations.
+        """Return the ends of a served point's 90 % intervals by :data:`ENDS`; a run of many
+        iterations has none.
         """
         found: dict[str, Value] = dict.fromkeys(ENDS)
         if len(served.samples) > MANY_ITERATIONS:
@@ -170,7 +168,7 @@ class ServingQuestion:
 
     @property
     def digest(self) -> str:
-        """A fingerprint of everything that the answer depends on, including hosim's version."""
+        """Return a fingerprint of all that the answer depends on, including hosim's version."""
         said = [
             __version__,
             json.dumps(dict(self.model), sort_keys=True, default=str),
@@ -184,9 +182,7 @@ class ServingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ServingTask:
-    """One point: its key, the question and the changed fields; ``drawn`` is whether its row has
-    intervals.
-    """
+    """One point: its key, question and changed fields. Its row has intervals if ``drawn``."""
 
     key: str
     question: ServingQuestion
@@ -194,9 +190,7 @@ class ServingTask:
     drawn: bool = False
 
     def solved(self) -> dict[str, Value]:
-        """The row: ``point`` and the figures. Whatever goes wrong is its ``error``, never an
-        exception.
-        """
+        """Return the row: ``point`` and the figures. Any exception becomes its ``error``."""
         try:
             served = self.question.served(self.settings)
             ends = self.question.ends(served) if self.drawn else {}
@@ -205,7 +199,7 @@ class ServingTask:
             return self.failed(failure(error))
 
     def failed(self, error: str) -> dict[str, Value]:
-        """The row of a point that has no result."""
+        """Return the row of a point that has no result."""
         model = name_of({"model": self.question.model["model"]})
         hardware = self.settings.get(HARDWARE) or machine(self.question.hardware).name
         columns = (*COLUMNS, *(ENDS if self.drawn else ()))
@@ -219,7 +213,7 @@ class ServingTask:
 
 
 def _room(found: Mapping[str, Any]) -> int:
-    """Bytes of room for the cache, of all devices and stores of a ``hosim.serving/1`` together."""
+    """Return the cache capacity in bytes of all devices and stores of a ``hosim.serving/1``."""
     below = list(found["kv"]["tiers"].values())[1:] if "kv" in found else []
     blocks = sum(tier["blocks"] * tier["stores"] for tier in below)
     here = sum(
@@ -230,7 +224,7 @@ def _room(found: Mapping[str, Any]) -> int:
 
 
 def _engines(found: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return the number of engines of each kind, and what they have."""
+    """Return the number of engines of each kind, with their description."""
     count, unlike = found.get("instances", 1), found.get("prefill")
     return (
         [(count, found)]
@@ -240,8 +234,8 @@ def _engines(found: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any]]]:
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Raise :class:`InputError` for a name that is none of an option of :func:`hosim.serve`, and
-    for a value without an end.
+    """Raise :class:`InputError` for a name that is not an option of :func:`hosim.serve`, and for a
+    value that JSON cannot hold.
     """
     known = serve_defaults()
     for name, value in options.items():
@@ -255,8 +249,8 @@ def check_options(options: Mapping[str, object]) -> None:
 
 
 def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> None:
-    """Raise :class:`InputError` for a field that is none: ``requests.X``, ``model.X``, ``hardware``
-    or an option of :func:`hosim.serve`.
+    """Raise :class:`InputError` for an unknown field; known ones are ``requests.X``, ``model.X``,
+    ``hardware`` and the options of :func:`hosim.serve`.
     """
     options = serve_defaults()
     for field in fields:
@@ -284,7 +278,7 @@ def check_serving_fields(question: ServingQuestion, fields: Iterable[str]) -> No
 def tasks_of(
     question: ServingQuestion, points: Sequence[Settings], drawn: bool = False
 ) -> list[ServingTask]:
-    """A task for each point, with intervals or without."""
+    """Return a task for each point, with or without intervals."""
     digest = question.digest
     return [ServingTask(point_key(digest, point), question, point, drawn) for point in points]
 
@@ -296,8 +290,8 @@ def asked_question(
     options: Mapping[str, Any],
     limits_ns: Mapping[str, int],
 ) -> ServingQuestion:
-    """The question that a user asks. Raises :class:`InputError` for requests that cannot be read,
-    and unknown options.
+    """Return the question from a user's arguments. Raises :class:`InputError` for requests that
+    cannot be read, and for unknown options.
     """
     if isinstance(requests, RequestRows) or not isinstance(requests, (str, os.PathLike)):
         raise InputError(

@@ -1,5 +1,5 @@
-"""``hosim.serve``: requests over time on one engine or several, and the same requests in a draw of
-what is uncertain: kernels, the host, links between tiers and the room for the cache.
+"""``hosim.serve``: serve requests over time on one engine or several, also in draws of the times of
+kernels, host and links and of the room for the cache.
 """
 
 import os
@@ -32,9 +32,9 @@ def serve(
 ) -> Served:
     """Serve requests over time on one engine or several with a paged cache, as vLLM does.
 
-    Batching is continuous, prompts are prefilled in chunks, the cache shares blocks of equal
-    prefixes, and the sequence that was admitted last is preempted where blocks lack. The cache is
-    in device memory, and with ``kv`` in the tiers below as well.
+    Batching is continuous, and prompts are prefilled in chunks. The cache shares blocks of equal
+    prefixes. If there are too few blocks, the sequence that was admitted last is preempted. The
+    cache is in device memory, and with ``kv`` also in lower tiers.
 
     Parameters
     ----------
@@ -42,28 +42,28 @@ def serve(
         A preset, a path of a ``config.json``, or the parameters of a builder: ``{"model":
         "llama-3.1-8b", "tensor": 8}``.
     hardware
-        The machine; its profile has to describe the processor.
+        The machine; its profile must describe the processor.
     requests
         A file (:func:`hosim.serving.requests.request_files.read_requests`), arrivals to draw such
         as ``"poisson:rate=10"`` (:func:`hosim.serving.requests.drawn_requests.draw_requests`), or
-        requests by arrival.
+        requests in order of arrival.
 
     Returns
     -------
     Served
-        Times of each request; ``frame()`` has a row for each, ``summary()`` latencies, throughput
-        and what became of the cache.
+        The times of each request. ``frame()`` returns a row per request, ``summary()`` latencies,
+        throughput and figures of the cache.
 
     Raises
     ------
     InputError
-        If an argument or a file is not what it should be, or a request does not fit in the cache.
+        If an argument or a file is invalid, or a request does not fit in the cache.
     InfeasibleError
         If the weights leave no room for a cache, or the policy for them finds no plan that fits.
 
     References
     ----------
-    ``docs/serving.md`` says what is modelled and how it compares with a real server.
+    ``docs/serving.md`` describes the model and compares it with a real server.
 
     Examples
     --------
@@ -79,7 +79,7 @@ def serve(
 
 
 def served(setup: ServeSetup) -> Served:
-    """The requests of a setup, served."""
+    """Serve the requests of a setup."""
     from hosim.serving import (
         ROUTERS,
         ServingEngine,
@@ -116,8 +116,8 @@ def _check_years(found: Served) -> None:
 
 
 def _later(requests: Sequence[Request], by_ns: int) -> tuple[Request, ...]:
-    """The requests, arriving so much later; as they are where that is no time, as each copy is
-    checked anew.
+    """Return the requests with arrivals ``by_ns`` later; for 0 the same objects, because each copy
+    would be checked again.
     """
     if not by_ns:
         return tuple(requests)
@@ -125,7 +125,7 @@ def _later(requests: Sequence[Request], by_ns: int) -> tuple[Request, ...]:
 
 
 def _served_in_draw(setup: ServeSetup, draw: int) -> Served | None:
-    """The requests of a setup in a draw; ``None`` where the cache has no room for one of them."""
+    """Serve a setup's requests in a draw; ``None`` if the cache has no room for one of them."""
     try:
         return served(in_draw(setup, draw))
     except InputError:
@@ -133,13 +133,13 @@ def _served_in_draw(setup: ServeSetup, draw: int) -> Served | None:
 
 
 def is_drawn(setup: ServeSetup) -> bool:
-    """Return whether something of the times is drawn: not where they are recorded."""
+    """Return whether some times are drawn; recorded times are not."""
     return isinstance(setup.time_of, ModelledIterations) and setup.time_of.is_drawn
 
 
 def in_draw(setup: ServeSetup, draw: int) -> ServeSetup:
-    """The setup in a draw. Between engines that prefill and those that decode, links of which only
-    a rate is known stay as they are.
+    """Return the setup in a draw. A link between prefill and decode engines of which only the rate
+    is known does not change.
     """
     modelled, prefill = setup.time_of, setup.prefill
     assert isinstance(modelled, ModelledIterations)

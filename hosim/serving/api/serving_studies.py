@@ -1,5 +1,5 @@
-"""``hosim.serve_sweep``, ``hosim.serve_fit`` and ``hosim.serve_frontier``: many runs of
-:func:`hosim.serve` with some fields changed, and what a larger cache, or more devices, are worth.
+"""``hosim.serve_sweep``, ``hosim.serve_fit`` and ``hosim.serve_frontier``: run :func:`hosim.serve`
+many times with some fields changed, and find the value of a larger cache or more devices.
 """
 
 from __future__ import annotations
@@ -76,23 +76,23 @@ def serve_sweep(
     requests
         A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
     vary
-        Which fields take which values, as in :func:`hosim.sweep`: ``requests.rate`` and other
-        parameters of drawn requests (of a file the rate alone), ``model.tensor`` and other
+        The fields and their values, as in :func:`hosim.sweep`: ``requests.rate`` and other
+        parameters of drawn requests (for a file only the rate), ``model.tensor`` and other
         parameters of the model, ``hardware``, and options of :func:`hosim.serve` such as ``blocks``
         and ``token_budget``.
     limit
         Limits of the goodput, such as ``"ttft=2s,tpot=100ms"``.
     seeds
-        How many seeds of drawn requests to serve at each point, from 0 on: a row each.
+        The number of seeds of drawn requests to serve at each point, from 0 on, one row each.
     output
         A CSV or Parquet file that gets each row as soon as it is known. The same call continues an
         interrupted sweep.
     jobs
-        How many processes compute; -1: one per core.
+        The number of processes; -1 is one per core.
     scheduler
-        A Dask cluster that computes instead: its address, or a client.
+        A Dask cluster to use instead: its address, or a client.
     progress
-        Called with the number of rows done, of all rows, and of those that failed.
+        A function that gets the number of rows done, of all rows, and of those that failed.
     **options
         Options of :func:`hosim.serve` for all points.
 
@@ -101,17 +101,16 @@ def serve_sweep(
     pandas.DataFrame
         One row per point: the value of each varied field, then the columns of
         :data:`hosim.serving.api.COLUMNS`, and without ``seeds`` the ends of 90 % intervals from few
-        draws of what is uncertain, such as ``ttft_p95_low_ns``. A point that cannot be served has
-        its ``error``.
+        draws, such as ``ttft_p95_low_ns``. A point that cannot be served has its ``error``.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, or a field does not exist.
+        If an argument is invalid, or a field does not exist.
 
     References
     ----------
-    ``docs/serving.md`` says what is modelled.
+    ``docs/serving.md`` describes the model.
 
     Examples
     --------
@@ -141,7 +140,7 @@ def serve_sweep(
         model, hardware, requests, options, {} if limit is None else latency_limits(limit)
     )
     check_serving_fields(asked, dict.fromkeys(field for point in points for field in point))
-    # seeds say how much arrivals matter, and would take 20 runs each
+    # the spread over seeds replaces intervals, which would take 20 runs per seed
     drawn = seeds is None
     tasks = tasks_of(asked, points, drawn)
     _, keys = unique(points, [task.key for task in tasks])
@@ -268,10 +267,10 @@ def serve_fit(
     requests
         A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
     largest
-        A field of :func:`hosim.serve_sweep` and its range, of which the largest value is wanted:
+        A field of :func:`hosim.serve_sweep` and its range, to find the largest value:
         ``requests.rate=1..50``.
     smallest
-        A field and its range, of which the smallest value is wanted: ``blocks=1000..20000:20``.
+        A field and its range, to find the smallest value: ``blocks=1000..20000:20``.
     within
         Limits of statistics, such as ``"ttft.p95=2s,tpot.mean=50ms"``.
     **options
@@ -286,13 +285,12 @@ def serve_fit(
     Raises
     ------
     InputError
-        If an argument is not what it should be, or not exactly one of ``largest`` and ``smallest``
-        is given.
+        If an argument is invalid, or not exactly one of ``largest`` and ``smallest`` is given.
 
     References
     ----------
-    :mod:`hosim.study.searches.bisection` is the search. Where requests come faster than they are
-    served, latencies grow with their number: ask with as many as the answer is to hold for.
+    :mod:`hosim.study.searches.bisection` is the search. If requests arrive faster than they are
+    served, latencies grow with their number: use the number for which the answer must hold.
 
     Examples
     --------
@@ -353,8 +351,8 @@ def serve_fit(
 def _in_draws(
     tasks: Sequence[ServingTask], limits: Mapping[str, int], start: int
 ) -> tuple[int, int] | None:
-    """The ends between which the last of these points that keeps the limits lies in 9 of 10 draws;
-    ``None`` where nothing is drawn. Each point is served once in a draw.
+    """Return the ends of the 90 % interval of the last point that keeps the limits; ``None`` if
+    nothing is drawn. Each point is served once per draw.
     """
 
     @cache
@@ -394,16 +392,16 @@ def _limits(limits_ns: Mapping[str, int]) -> str:
 
 
 _SHARES = (5, 50, 95)
-"""Percentiles, by the nearest rank: of fewer than 20 runs the least, the median and the most."""
+"""The percentiles (nearest rank); for fewer than 20 runs the minimum, median and maximum."""
 
 
 def seed_percentiles(
     rows: Sequence[Row], varied: Sequence[str], figures: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A row for each point and figure: the varied columns, ``figure``, ``runs``, ``failed``, and
-    ``p5``, ``p50`` and ``p95`` of the others.
+    """Return a row for each point and figure: the varied columns, ``figure``, ``runs``, ``failed``,
+    and ``p5``, ``p50`` and ``p95`` of the runs that did not fail.
 
-    Figures that no run of a point has are left out.
+    A figure that no run of a point has is omitted.
     """
     found = []
     for point, group in by_point(rows, varied).items():
@@ -436,7 +434,7 @@ def serve_frontier(
     limit: str | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Serve requests for each value of some fields, and say which points no other one beats.
+    """Serve requests for each value of some fields, and mark the points that no other one beats.
 
     Parameters
     ----------
@@ -447,35 +445,34 @@ def serve_frontier(
     requests
         A file of requests, or arrivals to draw such as ``"poisson:rate=10"``.
     vary
-        Which fields take which values, as in :func:`hosim.serve_sweep`: ``blocks``, ``kv``,
+        The fields and their values, as in :func:`hosim.serve_sweep`: ``blocks``, ``kv``,
         ``model.tensor``, ``instances``.
     of
-        What is wanted: ``"throughput"`` (tokens of answers a second), or ``"goodput"`` (requests
-        within the limits a second).
+        The gain: ``"throughput"`` (output tokens per second), or ``"goodput"`` (requests within the
+        limits per second).
     against
-        What it costs: ``"cache"`` (bytes of room in all tiers of all engines together), or
-        ``"devices"``.
+        The cost: ``"cache"`` (cache bytes in all tiers of all engines together), or ``"devices"``.
     limit
         Limits of the goodput, such as ``"ttft=2s,tpot=100ms"``.
     **options
-        Everything else that :func:`hosim.serve_sweep` takes: ``seeds`` (the figures are then
-        medians), ``output``, which is continued where it was interrupted, ``jobs``, ``scheduler``,
-        and options of :func:`hosim.serve`.
+        The other options of :func:`hosim.serve_sweep`: ``seeds`` (the figures are then medians),
+        ``output`` (an interrupted study continues from it), ``jobs``, ``scheduler``, and options of
+        :func:`hosim.serve`.
 
     Returns
     -------
     pandas.DataFrame
-        A row per point by ascending cost: ``pareto``, the varied fields, and the columns of
+        One row per point by ascending cost: ``pareto``, the varied fields, and the columns of
         :data:`hosim.serving.api.COLUMNS`.
 
     Raises
     ------
     InputError
-        If an argument is not what it should be, or a field does not exist.
+        If an argument is invalid, or a field does not exist.
 
     References
     ----------
-    ``docs/serving.md`` says what is modelled.
+    ``docs/serving.md`` describes the model.
 
     Examples
     --------
@@ -518,8 +515,8 @@ def serve_frontier(
 
 
 def _median(group: list[dict[str, Any]] | Any) -> dict[str, Any]:
-    """The medians of the figures of one point's seeds, of those that were served; texts are those
-    of the first.
+    """Return the median of each figure over the served seeds of one point; texts are those of the
+    first seed.
     """
     served = [row for row in group if row["feasible"]] or list(group)
     found = dict(served[0])

@@ -1,4 +1,4 @@
-"""The questions of a study: policies with settings, axes, steps of routing."""
+"""Read the parts of a study's question: policies with settings, axes, routing steps, limits."""
 
 from typing import TYPE_CHECKING
 

@@ -1,6 +1,4 @@
-"""Requests that have no effect, or less than it seems: a machine's are refused, a policy's
-noted.
-"""
+"""Find settings with no effect, or less than expected: a machine's are errors, a policy's notes."""
 
 from collections.abc import Iterator, Sequence
 
@@ -17,8 +15,8 @@ _WEIGHTS = ("parameter", "expert")
 
 
 def check_pinning(hardware: Hardware, results: Sequence[Result]) -> None:
-    """Raise :class:`InputError` if tensors move, a tier takes time to pin them, and none moves
-    there: then that time changes nothing.
+    """Raise :class:`InputError` if a tier has a pinning time, tensors move, and none moves to that
+    tier: then the time has no effect.
     """
     moved = {
         name for result in results for name, channel in result.channels.items() if channel.transfers
@@ -37,8 +35,8 @@ def check_pinning(hardware: Hardware, results: Sequence[Result]) -> None:
 
 
 def notes_on_choice(choice: PolicyChoice, graph: Graph, hardware: Hardware) -> Iterator[Note]:
-    """Yield what a policy's parameters leave out that their words seem to have: experts are
-    weights, but of a kind of their own.
+    """Yield a note if a placement by kind names parameters but not experts, or the reverse: both
+    are weights, but of different kinds.
     """
     asked = choice.parameters.get("placement")
     if not isinstance(asked, str) or not asked.startswith(f"{BY_KIND}/"):

@@ -1,9 +1,9 @@
 """The fields that a study varies: ``channels.h2d.bandwidth=25..200GB/s:8``, ``policy.k=1,2,4``,
 ``budget=50..100%:6``.
 
-An axis has one field, or several that take the same value together (``a+b=...``). Its values are a
-list separated by commas, or a linear range that includes both ends, with a count after a colon.
-Quantities carry units as in the YAML files.
+An axis has one field, or several with the same value (``a+b=...``). Its values are a list separated
+by commas, or a linear range that includes both ends, with a count after a colon. Quantities have
+units as in the YAML files.
 """
 
 import re
@@ -32,7 +32,7 @@ from hosim.units import (
 
 
 def parse_steps(text: str | None, count: int) -> range:
-    """The steps out of ``count`` that ``text`` selects: one (``3``), a range without its end
+    """Return the steps, of ``count``, that ``text`` selects: one (``3``), a range without its end
     (``0:8``, ``:8``, ``2:``), or all (``None``).
 
     Raises :class:`InputError` for any other text, for steps that do not exist, and for an empty
@@ -56,7 +56,7 @@ def parse_steps(text: str | None, count: int) -> range:
 
 
 def _number(text: str, default: int) -> int | None:
-    """The number in a text, ``default`` if that is blank, ``None`` if it is something else."""
+    """Return the number in a text, ``default`` for a blank text, ``None`` for any other text."""
     text = text.strip()
     if not text:
         return default
@@ -64,7 +64,7 @@ def _number(text: str, default: int) -> int | None:
 
 
 Value = int | float | bool | str | None
-"""One value of a field, as a file has it: a quantity is text with its unit."""
+"""One value of a field, as in a file: a quantity is text with its unit."""
 
 Settings = Mapping[str, Value]
 """Values by field: one point of a study."""
@@ -78,20 +78,20 @@ _QUANTITIES: tuple[tuple[str, Callable[[object], int], Callable[[int], str]], ..
 _NUMBER = re.compile(r"[+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?")
 _WORDS: Mapping[str, Value] = {"true": True, "false": False, "null": None}
 WHOLE_STEPS = 64
-"""A range of at most this many whole numbers may leave out its count: it has all of them."""
+"""A range of at most this many whole numbers needs no count: it has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """Fields that take each of the ``values`` together."""
+    """Fields that get each of the ``values`` together."""
 
     fields: tuple[str, ...]
     values: tuple[Value, ...]
 
 
 def parse_axis(text: str, count: int | None = None) -> Axis:
-    """An axis from ``field=values``; ``count`` is about how many round values a range has that does
-    not say it.
+    """Read an axis from ``field=values``. A range without a count gets about ``count`` round
+    values.
 
     Raises :class:`InputError`.
 
@@ -115,8 +115,7 @@ def parse_axis(text: str, count: int | None = None) -> Axis:
     )
     if (
         bare is not None
-        # as text a budget has a unit, at the shell and in files; of numbers of Python whole ones
-        # are bytes
+        # a budget in text needs a unit; only in Python is a whole number a number of bytes
     ):
         raise InputError(
             "expected sizes with their unit or shares, such as 40GiB,50GiB or 50..100%:6, got "
@@ -127,8 +126,8 @@ def parse_axis(text: str, count: int | None = None) -> Axis:
 
 
 def parse_values(text: str, where: str, count: int | None = None) -> tuple[Value, ...]:
-    """The values of a list or a range, in its order and without repetitions. Raises
-    :class:`InputError` with ``where``.
+    """Return the values of a list or a range, in its order, each once. Raises :class:`InputError`
+    with ``where`` as its source.
     """
     if ".." in text:
         return _range(text, where, count)
@@ -142,14 +141,12 @@ def parse_values(text: str, where: str, count: int | None = None) -> tuple[Value
 
 
 def _once(values: Iterable[Value]) -> tuple[Value, ...]:
-    """Each value once; ``1`` and ``true`` are different."""
+    """Return each value once; ``1`` and ``true`` are different values."""
     return tuple({(type(value), value): value for value in values}.values())
 
 
 def scalar(text: str) -> Value:
-    """The value that a text stands for: a whole number, a finite number, true, false, null, or
-    text.
-    """
+    """Return a text's value: a whole number, a finite number, true, false, null, or the text."""
     if text in _WORDS:
         return _WORDS[text]
     if re.fullmatch(r"[+-]?\d{1,18}", text):
@@ -205,7 +202,7 @@ def _range(text: str, where: str, count: int | None) -> tuple[Value, ...]:
         values = spread(*ends_in_units, count)
         if abs(ends_in_units[1] - ends_in_units[0]) >= Fraction(
             count, 10
-        ):  # 33.333 GB/s, as thirds have no last digit
+        ):  # thirds have no last digit, so use 33.333 GB/s
             values = (round(value, 3) for value in values)
         return tuple(dict.fromkeys(write(round(value * unit)) for value in values))
     raise InputError(
@@ -229,7 +226,7 @@ def _numbers(
             raise InputError(
                 f"expected a count after a colon, such as {text}:8, got {shown(text)}", source=where
             )
-        count = WHOLE_STEPS + 1  # of a shorter range, several round to the same number
+        count = WHOLE_STEPS + 1  # in a shorter range, several values round to one number
     values = spread(first, last, max(count, 2))
     return tuple(
         dict.fromkeys(write(round(value)) if whole else write(float(value)) for value in values)
@@ -241,10 +238,10 @@ def _linear(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
 
 
 def _round(first: Fraction, last: Fraction, count: int) -> Iterable[Fraction]:
-    """Both ends, and between them about ``count`` values that people would name: multiples of 1, 2,
-    2.5 or 5 times a power of ten.
+    """Return both ends and about ``count`` round values between them: multiples of 1, 2, 2.5 or 5
+    times a power of ten.
 
-    Between multiples of 1024 they are multiples of a power of two, as lengths of sequences are.
+    Between multiples of 1024 they are multiples of a power of two, as sequence lengths are.
 
     >>> [int(value) for value in _round(Fraction(4096), Fraction(2_000_000), 9)]
     [4096, 250000, 500000, 750000, 1000000, 1250000, 1500000, 1750000, 2000000]
@@ -280,9 +277,7 @@ def _split(text: str, where: str, whole: str) -> tuple[Fraction, str]:
             f"expected a range between two numbers, such as 25..200GB/s:8, got {shown(whole)}",
             source=where,
         )
-    if not isfinite(
-        float(number[0])
-    ):  # its fraction would have as many digits as its exponent says
+    if not isfinite(float(number[0])):  # its fraction would have as many digits as its exponent
         raise InputError(
             f"expected a range between two finite numbers, got {shown(whole)}", source=where
         )
@@ -295,8 +290,8 @@ def _unit(text: str) -> str:
 
 
 def as_integer(value: Value) -> tuple[str, int] | None:
-    """A quantity's suffix and integer, such as ``("_bytes_per_s", 25000000000)``; ``None`` for
-    anything else.
+    """Return the suffix and the integer of a quantity, such as ``("_bytes_per_s", 25000000000)``;
+    ``None`` for anything else.
 
     >>> as_integer("25 GB/s"), as_integer(4), as_integer("nearest")
     (('_bytes_per_s', 25000000000), None, None)
@@ -311,8 +306,8 @@ def as_integer(value: Value) -> tuple[str, int] | None:
 
 
 def written(suffix: str, value: float) -> str:
-    """The text of a quantity, of which ``value`` is the number of nanoseconds, bytes, bytes per
-    second or FLOP per second.
+    """Return the text of a quantity of ``value`` nanoseconds, bytes, bytes per second or FLOP per
+    second; ``suffix`` selects the unit.
 
     >>> written("_bytes_per_s", 20e9)
     '20 GB/s'
@@ -322,8 +317,8 @@ def written(suffix: str, value: float) -> str:
 
 
 def grid(axes: Sequence[Axis]) -> list[dict[str, Value]]:
-    """Every combination of the axes' values, the first axis slowest; raises :class:`InputError` if
-    two axes set one field.
+    """Return every combination of the axes' values; the last axis varies fastest. Raises
+    :class:`InputError` if two axes set one field.
 
     >>> grid([parse_axis("workload.batch=1,2"), parse_axis("policy.k=4")])
     [{'workload.batch': 1, 'policy.k': 4}, {'workload.batch': 2, 'policy.k': 4}]
@@ -342,11 +337,10 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, Value]]:
 
 
 def read_vary(vary: object) -> list[dict[str, Value]]:
-    """The points of a study, from what its caller asks it to vary.
+    """Return the points of a study from its ``vary`` argument.
 
     Texts for :func:`parse_axis`, or a mapping from fields to values (a list, or text), span a grid.
-    A list of mappings, each from fields to one value, is a list of points. Raises
-    :class:`InputError`.
+    A list of mappings from fields to single values is a list of points. Raises :class:`InputError`.
 
     >>> read_vary({"workload.batch": [1, 2], "budget": "50..100%:2"})[1]
     {'workload.batch': 1, 'budget': '100%'}
@@ -389,7 +383,7 @@ def read_vary(vary: object) -> list[dict[str, Value]]:
 
 
 def read_points(path: str) -> list[dict[str, Value]]:
-    """The points of a CSV file, which has a column for each field and a row for each point. Raises
+    """Read the points of a CSV file with one column per field and one row per point. Raises
     :class:`InputError`.
     """
     from hosim.base.files import check_widths, csv_rows, decode, read_bytes
@@ -422,7 +416,7 @@ def _field(key: object) -> str:
 
 
 def _is_value(value: object) -> bool:
-    """Return whether a field of a point may have it: nothing, a text, or a number that a table can
+    """Return whether a field may have this value: ``None``, a text, or a number that a table can
     hold.
     """
     return (

@@ -1,5 +1,5 @@
-"""A policy and the values of its parameters, as people write them: ``lookahead:k=4``, a policy, or
-a function of their own.
+"""A policy and the values of its parameters, as users give them: ``lookahead:k=4``, a policy
+object, or a function.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,22 +13,20 @@ from hosim.plain_text import shown
 from hosim.policies import BUILT_IN, Policy, policy_named, policy_names, policy_of, written_settings
 
 RECOMPUTE, REORDER = "recompute", "reorder"
-"""The parameters of a policy that say whether ops may run again, and whether they may trade
-places.
-"""
+"""The parameters of a policy that allow recomputation and reordering of ops."""
 
 
 AnyPolicy: TypeAlias = "str | Policy | Callable[..., Plan] | PolicyChoice"
-"""The values that stand for a policy in Python: text as in the shell, a policy, or a function of (graph,
-hardware, budget_bytes).
+"""The forms of a policy in Python: text as in the shell, a policy object, or a function
+``(graph, hardware, budget_bytes)``.
 """
 
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """A policy's name, the parameters that differ from its defaults, and its label in results.
+    """A policy's name, the parameters that the user set, and its label in results.
 
-    ``given`` is the policy itself, if it was given as an object; the registry knows the others.
+    ``given`` is the policy object, if the user gave one; the registry has the others.
     """
 
     name: str
@@ -38,13 +36,13 @@ class PolicyChoice:
 
     @property
     def policy(self) -> Policy:
-        """The policy; raises :class:`InputError` if there is none of that name."""
+        """The policy object. Raises :class:`InputError` if there is none of that name."""
         return policy_named(self.name) if self.given is None else self.given
 
 
 def as_choice(policy: AnyPolicy) -> PolicyChoice:
-    """The choice that a text, a policy or a function stands for. Raises :class:`InputError` for
-    anything else.
+    """Return the choice for a text, a policy or a function. Raises :class:`InputError` for anything
+    else.
 
     >>> as_choice("lookahead:k=2").label, as_choice(policy_named("layerwise")).label
     ('lookahead:k=2', 'layerwise')
@@ -68,7 +66,7 @@ def as_choice(policy: AnyPolicy) -> PolicyChoice:
 
 
 def parse_choice(text: str) -> PolicyChoice:
-    """A choice from ``name`` or ``name:parameter=value:parameter=value``; raises
+    """Read a choice from ``name`` or ``name:parameter=value:parameter=value``. Raises
     :class:`InputError` for an unknown policy or parameter.
     """
     name, *settings = text.strip().split(":")
@@ -80,11 +78,11 @@ def parse_choice(text: str) -> PolicyChoice:
 
 
 def without(choice: PolicyChoice, *changes: str) -> PolicyChoice:
-    """The choice for a runtime that cannot make such changes to the graph (:data:`RECOMPUTE`,
-    :data:`REORDER`): they are set to false.
+    """Return the choice with these changes to the graph (:data:`RECOMPUTE`, :data:`REORDER`) set to
+    false, for a runtime that cannot make them.
 
-    Policies without such a parameter make no such changes. Raises :class:`InputError` for a choice
-    that asks for one.
+    A policy without such a parameter makes no such change. Raises :class:`InputError` if the choice
+    sets one to true.
     """
     settings = choice.policy.settings
     for change in changes:
@@ -104,13 +102,11 @@ def without(choice: PolicyChoice, *changes: str) -> PolicyChoice:
 def parse_choices(
     text: str | None, routed: bool = False, graph: Graph | None = None
 ) -> list[PolicyChoice]:
-    """Choices from a comma-separated list; ``None`` stands for all that a comparison runs by
-    default.
+    """Read choices from a comma-separated list; ``None`` is the default list of a comparison.
 
-    These are the registered policies at their defaults, but for those that need a routing unless
-    the workload is ``routed``, those that run by name only (models of whole systems, and the
-    optimum of small graphs), and those that refuse ``graph`` because of the processors that its ops
-    run on.
+    The default list has all registered policies at their defaults, except those that need a routing
+    (unless the workload is ``routed``), those that run by name only (models of whole systems, and
+    the optimum of small graphs), and those that cannot plan ``graph`` because of its processors.
     """
     if text is None:
         every = [policy_named(name) for name in policy_names()]

@@ -1,5 +1,5 @@
-"""The limits that end the searches of a question early (``--within``, ``--time`` and ``--work``),
-and who is told how far they are.
+"""The limits that end searches early (``--within``, ``--time`` and ``--work``), and the report of
+their progress.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,13 +15,13 @@ from hosim.study.asked.policy_choice import PolicyChoice
 from hosim.units import parse_share, parse_time, plain_number
 
 AS_LONG = 1000.0
-"""The ``effort`` of a search that a clock or its work is to end, unless the policy sets it."""
+"""The ``effort`` of a search with a time or work limit, unless the policy sets it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SearchEnds:
-    """The ends of searches: at a plan ``within`` that share of the bound, after so many ``seconds``
-    each, or after so much ``work``.
+    """The limits of each search: it ends at a plan ``within`` this share of the lower bound, after
+    ``seconds``, or after an amount of ``work``.
     """
 
     within: float | None = None
@@ -29,10 +29,10 @@ class SearchEnds:
     work: int | None = None
 
     def of(self, choices: Sequence[PolicyChoice]) -> list[PolicyChoice]:
-        """The choices, of which those that search end there.
+        """Return the choices with these limits set on the policies that search.
 
-        Raises :class:`InputError` where something is asked for and none of the policies searches,
-        and where a policy sets it itself.
+        Raises :class:`InputError` if there are limits and no policy searches, or if a policy sets a
+        limit itself.
         """
         asked: dict[str, Any] = {
             key: value for key in ("within", "work") if (value := getattr(self, key)) is not None
@@ -68,8 +68,8 @@ def _with(choice: PolicyChoice, asked: dict[str, Any], unless_set: dict[str, Any
 
 
 def read_search_ends(within: object = None, time: object = None, work: object = None) -> SearchEnds:
-    """A share such as ``1%``, a time such as ``2s`` or a number of seconds, and a whole number.
-    Raises :class:`InputError`.
+    """Read the limits: a share such as ``1%``, a time such as ``2s`` or a number of seconds, and a
+    whole number. Raises :class:`InputError`.
 
     >>> read_search_ends("1%", "500ms")
     SearchEnds(within=0.01, seconds=0.5, work=None)
@@ -110,10 +110,11 @@ def read_search_ends(within: object = None, time: object = None, work: object = 
 def searching(
     ends: SearchEnds, tell: Callable[[str], None], progress: Tell | None = None
 ) -> Iterator[tuple[SearchControl, Callable[[str], None]]]:
-    """Yield what ends the searches of this block, and a function that is told what begins.
+    """Yield the control of the searches in this block, and a function that takes the name of the
+    next step.
 
-    ``tell`` gets lines: what begins, and how far its search is. ``progress`` is called at each
-    checkpoint, and may end the search.
+    ``tell`` gets lines: the step, and the progress of its search. ``progress`` is called at each
+    checkpoint, and ends the search if it returns true.
     """
     doing = [""]
 

@@ -1,4 +1,4 @@
-"""Rows of a study's answer, and the file that keeps them."""
+"""The rows of a study's answer, and their file."""
 
 from typing import TYPE_CHECKING
 

@@ -1,9 +1,9 @@
-"""The file that a sweep writes its rows to, and from which an interrupted sweep continues.
+"""The file of a sweep's rows, from which an interrupted sweep continues.
 
-Each row is appended to a CSV file by one write. A process that is killed during a write leaves part
-of a line, which the next run removes. Parquet cannot be appended to: its rows wait in a CSV file
-beside it, named ``.part.csv``, until all are there. A finished file has its rows in the order of
-the points: a resumed sweep yields a byte-identical file.
+Each row is appended to a CSV file with one write. A process that is killed during a write leaves
+part of a line, which the next run removes. Parquet files cannot be extended: their rows stay in a
+CSV file with the ending ``.part.csv`` until all are there. A finished file has its rows in the
+order of the points, so a resumed sweep gives a byte-identical file.
 """
 
 import fcntl
@@ -24,14 +24,12 @@ from hosim.study.rows_of_answers.rows import FEASIBLE, SLOWDOWN, TEXTS, Row, fra
 
 _INTEGER = re.compile("-?[0-9]{1,40}")
 DIED = "worker died"
-"""The beginning of the error of a row whose process was killed; the next run tries that point
-again.
-"""
+"""The start of the error of a row whose process was killed; the next run computes it again."""
 
 
 class RowFile:
-    """Rows by key, in memory and, with a path, in a file. As a context manager it locks the file
-    for this process.
+    """Rows by key, in memory and, with a path, also in a file. As a context manager it locks the
+    file for this process.
 
     ``columns`` begin with ``point``, the key; ``keys`` are those of all points, in order;
     ``figures`` are the columns of whole numbers, ``numbers`` those of others.
@@ -125,7 +123,7 @@ class RowFile:
                 )
 
     def finish(self) -> list[Row]:
-        """All rows in the order of the points; the file is replaced by one in this order."""
+        """Return all rows in the order of the points, and rewrite the file in this order."""
         rows = [self.rows[key] for key in self._keys if key in self.rows]
         if self._path is None or self._stream is None:
             return rows
@@ -154,8 +152,8 @@ class RowFile:
         )
 
     def _replace(self, rows: Sequence[Row]) -> None:
-        """Replace the file by the rows; the locked file stays open until then, so that no other
-        process gets in between.
+        """Replace the file by the rows. The locked file stays open until then, so that no other
+        process can write in between.
         """
         assert self._stream is not None
         content = self._text(rows)
@@ -220,7 +218,7 @@ class RowFile:
         return rows
 
     def _read(self, number: int, column: str, text: str) -> Value:
-        """The text of a cell."""
+        """Return the value of a cell's text."""
         if text == "":
             return None
         if column == FEASIBLE:
@@ -248,8 +246,8 @@ class RowFile:
             ) from None
 
     def _complete(self, row: Row, where: str) -> None:
-        """Raises :class:`InputError` for a row that says that its point fits, or that it does not,
-        without the figures of that.
+        """Raise :class:`InputError` for a row that lacks the figures that its ``feasible``
+        requires.
         """
         lacking = next((column for column in self._needed if row[column] is None), None)
         if row.get(FEASIBLE) and lacking:
@@ -294,7 +292,7 @@ def _lock(descriptor: int, name: str) -> None:
 def unique(
     points: Sequence[Mapping[str, Value]], keys: Sequence[str]
 ) -> tuple[list[Mapping[str, Value]], list[str]]:
-    """The points and their keys, each key once."""
+    """Return the points and their keys, each key once."""
     first = dict(zip(reversed(keys), reversed(points), strict=True))
     order = list(dict.fromkeys(keys))
     return [first[key] for key in order], order

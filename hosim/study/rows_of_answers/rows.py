@@ -1,8 +1,8 @@
-"""Rows: the figures of one result as a flat table row, in integers whose names end in ``_ns`` and
+"""Rows: the figures of one result as a flat table row, with integers whose names end in ``_ns`` and
 ``_bytes``, and the slowdown.
 
-Rows leave out the seconds of planning and replaying (``planning_s``, ``replay_s``), so that a row
-depends on its question alone.
+Rows omit the seconds of planning and replaying (``planning_s``, ``replay_s``), so that a row
+depends only on its question.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 Row = Mapping[str, Value]
 
 TEXTS = ("point", "workload", "hardware", "policy", "error")
-"""The columns of text; ``feasible`` is true or false, the slowdown a number, all others are whole
-numbers or empty.
+"""The text columns. ``feasible`` is true or false, the slowdown is a number, and all other columns
+have whole numbers or nothing.
 """
 FEASIBLE = "feasible"
 SLOWDOWN = "slowdown"
@@ -47,12 +47,12 @@ VARIED = "varied"
 """The entry of a sweep's ``attrs`` with the column of each varied field."""
 
 PEAK = "_peak_bytes"
-"""The ending of the column with the peak of a tier."""
+"""The ending of the columns with the peaks of tiers."""
 
 
 def figure_columns(hardware: Hardware) -> list[str]:
-    """The columns of :func:`figures`, in order; they depend on the tiers and channels of the
-    machine alone.
+    """Return the columns of :func:`figures`, in order; they depend only on the machine's tiers and
+    channels.
     """
     return [
         *FIRST_COLUMNS,
@@ -76,8 +76,8 @@ def figure_columns(hardware: Hardware) -> list[str]:
 
 
 def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
-    """The figures of one result, by the names of :func:`figure_columns`; times are missing if it
-    does not fit.
+    """Return the figures of one result by the names of :func:`figure_columns`; times are missing if
+    it does not fit.
     """
     row: dict[str, Value] = {
         "workload": result.workload,
@@ -110,7 +110,7 @@ def figures(result: Result, hardware: Hardware) -> dict[str, Value]:
 
 
 def records(table: DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame by the names of its columns; ``None`` where a value is missing."""
+    """Return the rows of a frame as mappings from column names; missing values are ``None``."""
     return [
         {str(column): value for column, value in row.items()}
         for row in table.astype(object).where(table.notna(), None).to_dict("records")
@@ -118,8 +118,8 @@ def records(table: DataFrame) -> list[dict[str, Any]]:
 
 
 def results_of(table: object) -> tuple[list[Result], str]:
-    """The results in a frame of :func:`hosim.compare`, without channels, streams and notes, and the
-    name of the device tier.
+    """Return the results in a frame of :func:`hosim.compare`, without channels, streams and notes,
+    and the name of the device tier.
 
     Raises :class:`InputError` for anything else.
     """
@@ -180,11 +180,11 @@ def _result_of(row: Mapping[str, Any]) -> Result:
 
 
 def varied_columns(points: Sequence[Settings]) -> dict[str, str]:
-    """The column of each field that the points vary: the field's name, with a unit suffix if all
-    its values are quantities of one kind.
+    """Return the column of each varied field: the field's name, with a unit suffix if all its
+    values are quantities of one kind.
 
-    The budget column has the text that was asked for, beside ``budget_bytes``; the policy has a
-    column anyway.
+    The budget column has the given text, in addition to ``budget_bytes``; the policy is left out,
+    because every table has its column.
 
     >>> varied_columns([{"channels.h2d.bandwidth": "25 GB/s", "policy.k": 4}])
     {'channels.h2d.bandwidth': 'channels.h2d.bandwidth_bytes_per_s', 'policy.k': 'policy.k'}
@@ -197,7 +197,7 @@ def varied_columns(points: Sequence[Settings]) -> dict[str, str]:
 
 
 def varied(settings: Settings, columns: Mapping[str, str]) -> dict[str, Value]:
-    """The settings of a point under their columns, quantities as integers."""
+    """Return the settings of a point by column, with quantities as integers."""
     row: dict[str, Value] = {}
     for field, column in columns.items():
         read = as_integer(settings[field]) if column != field else None
@@ -208,8 +208,8 @@ def varied(settings: Settings, columns: Mapping[str, str]) -> dict[str, Value]:
 def frame(
     rows: Iterable[Row], columns: Sequence[str], notes: Iterable[str | Note] = ()
 ) -> DataFrame:
-    """Rows as a pandas frame; whole numbers are ``Int64``, so that they stay exact beside missing
-    ones.
+    """Return the rows as a pandas frame; whole numbers are ``Int64``, which stays exact with
+    missing values.
 
     ``attrs["notes"]`` has the notes on the figures, each once.
     """

@@ -1,4 +1,4 @@
-"""Runs of policies: questions, tasks, and the processes that work on them."""
+"""Runs of policies: questions, tasks, and the processes that compute them."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""A sweep's tasks on a Dask cluster (extra ``dask``), one row per task; Dask moves the tasks of a
-worker that dies to another one.
+"""Run a sweep's tasks on a Dask cluster (extra ``dask``), one row per task. If a worker dies, Dask
+moves its tasks to another one.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ _ADDRESS = re.compile(r"([a-z]+://)?[^\s/]+:[0-9]{1,5}|inproc://\S+")
 _SHOWN = 100
 _PAUSE_S = 0.02
 _AHEAD = 3
-"""The number of tasks per thread of the cluster that are sent at a time."""
+"""The number of tasks per thread of the cluster that are sent ahead."""
 _AGAIN = 3
-"""The number of times that a task is sent again after a worker has gone with its result, before
-anybody had fetched it.
-"""
+"""The number of times that a task is sent again because its worker died with the result."""
 
 
 def cluster(scheduler: str | Client) -> Runner:
-    """A runner over the workers of a Dask cluster, given its scheduler's address
+    """Return a runner over the workers of a Dask cluster, from its scheduler's address
     (``tcp://host:8786``) or a client.
 
-    Closes a client that it made itself. Raises :class:`InputError` without the extra ``dask``, and
-    if no scheduler answers.
+    The runner closes a client that it made itself. Raises :class:`InputError` without the extra
+    ``dask``; the runner raises it if no scheduler answers.
     """
     if find_spec("distributed") is None:
         raise InputError(
@@ -84,7 +82,7 @@ def _run(tasks: Sequence[AnyTask], scheduler: str | Client) -> Iterator[dict[str
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Silence what Dask logs about a scheduler that has gone: the error says it."""
+    """Silence Dask's log lines about a lost scheduler: the error reports it."""
     loggers = [logging.getLogger(name) for name in ("distributed", "distributed.client")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -97,7 +95,7 @@ def _without_logs() -> Iterator[None]:
 
 
 def _rows(tasks: Sequence[AnyTask], client: Any) -> Iterator[dict[str, Value]]:
-    """Yield what the tasks yield. Raises :class:`HosimError` when the connection to the scheduler
+    """Yield the rows of the tasks. Raises :class:`HosimError` if the connection to the scheduler
     breaks.
     """
     from distributed import as_completed
@@ -150,12 +148,12 @@ def _answers(
 
 @contextmanager
 def _scheduler_of(client: Any) -> Iterator[None]:
-    """Within it, a connection that ends and a client that is closed are a scheduler that has gone.
-    Raises :class:`HosimError`.
+    """Turn a lost connection or a closed client inside the block into :class:`HosimError`: the
+    scheduler has gone.
     """
     try:
         yield
-    except OSError:  # what Dask raises of a connection that has ended is one
+    except OSError:  # the base of Dask's errors for a closed connection
         raise _gone() from None
     except Exception as error:
         if isinstance(error, HosimError) or client.status == "running":
@@ -164,8 +162,8 @@ def _scheduler_of(client: Any) -> Iterator[None]:
 
 
 def _arriving(completed: Any, client: Any) -> Iterator[Any]:
-    """The futures as they complete; Dask itself would wait for those of a scheduler that has gone.
-    Raises :class:`HosimError` then.
+    """Yield the futures as they complete. Raises :class:`HosimError` if the scheduler has gone;
+    Dask itself would wait for ever.
     """
     while not completed.is_empty():
         arrived = completed.next_batch(block=False)

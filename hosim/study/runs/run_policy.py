@@ -1,4 +1,4 @@
-"""One policy, one workload, one machine, one budget: plan, verify the plan, replay it."""
+"""Run one policy on a workload, a machine and a budget: plan, verify the plan, replay it."""
 
 from dataclasses import dataclass, replace
 
@@ -19,7 +19,7 @@ from hosim.study.asked import PolicyChoice
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """The way in which the device tier's bytes are counted: ``allocator`` and ``account`` as in
+    """The method of counting the device tier's bytes: ``allocator`` and ``account`` as in
     :func:`hosim.engine.replay`.
 
     Runtime policies are always counted in time, because their decisions have no program order.
@@ -40,10 +40,10 @@ _RUNS_AHEAD = Note(
 
 
 def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int) -> Plan:
-    """The plan of one choice; raises :class:`InfeasibleError` if the policy finds none within the
-    budget.
+    """Make the plan of one choice.
 
-    Raises :class:`InputError` for durations of another machine.
+    Raises :class:`InfeasibleError` if the policy finds none within the budget, and
+    :class:`InputError` for durations that were measured on another machine.
     """
     check_measured_on(graph, hardware)
     made = choice.policy.plan(graph, hardware, budget_bytes, **choice.parameters)
@@ -56,8 +56,8 @@ def make_plan(graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_byt
 
 
 def check(plan: Plan, hardware: Hardware, budget_bytes: int) -> None:
-    """Raise :class:`PlanError` if a policy's plan breaks a rule; runtime policies decide later, and
-    have nothing to check yet.
+    """Raise :class:`PlanError` if a policy's plan breaks a rule. Plans of runtime policies pass:
+    their decisions are made during the replay.
     """
     if plan.runtime is not None:
         return
@@ -80,13 +80,13 @@ def replay(
     record: bool = False,
     bounds: bool = True,
 ) -> Result:
-    """The result of one plan, with the lower bound on what any plan takes
+    """Replay one plan, and add the lower bound of any plan's makespan
     (:func:`hosim.analysis.lower_bounds.bounded_result.bounded`).
 
     Set ``repeats`` to false for a plan that does not put every copy back (rule 2), and so may be
-    faster than one that does. ``reserve_bytes`` is what an allocator may reserve, if not the
-    budget. ``record`` keeps the timeline. ``bounds`` false leaves the bound out, which takes longer
-    than many a replay: for results that nobody sees.
+    faster than one that does. ``reserve_bytes`` is the limit of the allocator's reserved bytes, if
+    not the budget. ``record`` keeps the timeline. Set ``bounds`` to false for a result that nobody
+    sees: the bound often takes longer than the replay.
     """
     account = counting.account if plan.runtime is None else IN_TIME
     result = engine.replay(
@@ -112,10 +112,9 @@ def replay(
 def failed(
     graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: HosimError
 ) -> Result:
-    """The result of a policy that is not hosim's own and fails, which is no reason to lose the
-    results of others.
+    """Return the result for a policy that failed, so that the results of other policies are kept.
 
-    Raises the error if the policy is hosim's own.
+    Raises ``error`` if the policy is hosim's own.
     """
     if choice.policy.is_own:
         raise error
@@ -125,7 +124,7 @@ def failed(
 def unplanned(
     graph: Graph, hardware: Hardware, choice: PolicyChoice, budget_bytes: int, error: str
 ) -> Result:
-    """The result of a policy that found no plan within the budget."""
+    """Return the result for a policy that found no plan within the budget."""
     return Result(
         workload=graph.name,
         hardware=hardware.name,

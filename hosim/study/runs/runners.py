@@ -1,9 +1,8 @@
-"""The runners of a sweep's tasks: this process, or a pool of processes (joblib). Each yields one
-row per task, in any order.
+"""Run a sweep's tasks in this process or in a pool of processes (joblib), one row per task, in any
+order.
 
-When a process of the pool dies, the whole pool ends. The tasks that were under way are then
-computed again one by one, to find the one that kills its process (for lack of memory, say): that
-task becomes a row with an error.
+When a process of the pool dies, the whole pool ends. The tasks in progress are then computed again
+one by one, to find the one that kills its process (for lack of memory, say). Its row is an error.
 """
 
 import os
@@ -21,22 +20,22 @@ from hosim.study.runs.tasks import AnyTask, solve
 
 T = TypeVar("T")
 Runner = Callable[[Sequence[AnyTask]], Iterator[dict[str, Value]]]
-"""Yields the row of each task once."""
+"""A function that yields the row of each task once."""
 
 _AHEAD = 2
-"""The number of tasks that wait per process of the pool: enough to keep it busy, few enough to compute again
-when a process dies.
+"""The number of waiting tasks per process of the pool: enough to keep it busy, few enough to
+compute again when a process dies.
 """
 
 
 def here(tasks: Sequence[AnyTask]) -> Iterator[dict[str, Value]]:
-    """The rows of the tasks in order, computed in this process."""
+    """Compute the rows of the tasks in order, in this process."""
     return map(solve, tasks)
 
 
 def pool(jobs: int) -> Runner:
-    """A runner over ``jobs`` processes of this machine (-1: one per core); with 1, it starts no
-    process.
+    """Return a runner over ``jobs`` processes of this machine (-1: one per core); for 1 it starts
+    no process.
 
     Raises :class:`InputError` for an invalid number.
     """
@@ -79,7 +78,7 @@ def _pooled(tasks: Sequence[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
 
 
 def _alone(task: AnyTask) -> dict[str, Value]:
-    """The row of a task, computed in a process of its own."""
+    """Compute the row of a task in its own process."""
     from joblib.externals.loky.process_executor import TerminatedWorkerError
 
     try:
@@ -91,7 +90,7 @@ def _alone(task: AnyTask) -> dict[str, Value]:
 
 
 def _noting(tasks: Sequence[AnyTask], begun: list[str]) -> Iterator[AnyTask]:
-    """The tasks, with a note of which ones have been taken."""
+    """Yield the tasks, and append the key of each to ``begun``."""
     for task in tasks:
         begun.append(task.key)
         yield task
@@ -120,11 +119,10 @@ def _rows(tasks: Iterator[AnyTask], jobs: int) -> Iterator[dict[str, Value]]:
 
 
 def _silently(do: Callable[[], T]) -> T:
-    """Return the result of ``do``, without one message of loky's.
+    """Return the result of ``do()`` without one message of loky's.
 
-    A pool that ends early forgets the tasks that wait and kills its processes. Its thread may then
-    look for a task that it had not handed over, and end with a KeyError when all is done: Python
-    would print that above our own line.
+    A pool that ends early drops its waiting tasks and kills its processes. Its thread may then look
+    for a dropped task and end with a KeyError, which Python would print above our output.
     """
     before = threading.excepthook
 

@@ -1,12 +1,11 @@
-"""A question (one workload, machine, policy and budget), and the same question with some fields
-changed.
+"""A question (one workload, machine, policy and budget), and changes of its fields.
 
-Fields are named as files name them: ``workload.`` and a parameter of the workload's spec
-(``workload.batch``, ``workload.config.hidden_size``) or the runtime of any (``workload.runtime``),
-``policy`` or ``policy.`` and a parameter of it, ``budget``, and otherwise a path inside the
-hardware profile (``channels.h2d.bandwidth``). A channel with more bandwidth than in the profile
-raises its fabrics by as much (:mod:`hosim.study.wider_channels`), unless their bandwidth is
-changed, too.
+Fields have the names that files use. ``workload.`` precedes a parameter of the workload's spec
+(``workload.batch``, ``workload.config.hidden_size``) or the runtime of any workload
+(``workload.runtime``). ``policy`` is the policy, and ``policy.`` precedes one of its parameters.
+``budget`` is the budget. Any other field is a path in the hardware profile
+(``channels.h2d.bandwidth``). More bandwidth of a channel raises that of its fabrics by as much
+(:mod:`hosim.study.wider_channels`), unless their bandwidth is changed too.
 """
 
 from __future__ import annotations
@@ -60,23 +59,22 @@ WORKLOAD, POLICY, BUDGET, HARDWARE = "workload.", "policy", "budget", "hardware.
 _FIXED = ("format", "name", "source", "device_tier")
 """Keys of a profile that cannot be varied."""
 _OPTIONAL = ("pin", "fabrics")
-"""Mappings inside a profile that may be left out."""
+"""Optional mappings inside a profile."""
 _KEPT_GRAPHS = 8
 _STEADY, _TO_THE_END = Jitter(), SearchEnds()
 
 
 @dataclass(frozen=True)
 class Question:
-    """The question that one replay answers; ``budget`` may be whatever :func:`hosim.engine.budget.read_budget`
-    takes, and is read here.
+    """The question that one replay answers.
 
-    ``others`` are policies that settings may name by their labels, besides those of the registry.
-    ``devices``: how many run it, if not as many as the graph is for. ``rescale`` scales durations
-    that were measured on another machine to each one that the question is asked of
-    (:mod:`hosim.analysis.costmodel.rescaled`). Raises :class:`InputError` for such durations without it.
-    ``counting`` is how the device's bytes are counted, ``reserved`` whether the budget bounds what
-    its allocator reserves; ``jitter`` varies the times of replays, not of plans;
-    ``ends`` is where searches end.
+    ``budget`` is anything that :func:`hosim.engine.budget.read_budget` takes; it is read here.
+    ``others`` are policies outside the registry that settings may name by their labels. ``devices``
+    is the number of devices, if not the graph's own. ``rescale`` scales durations that were
+    measured on another machine to ``profile`` (:mod:`hosim.analysis.costmodel.rescaled`); without
+    it, such durations raise :class:`InputError`. ``counting`` is the method of counting the
+    device's bytes. With ``reserved`` the budget limits the bytes that the allocator reserves.
+    ``jitter`` varies the times of replays, but not of plans. ``ends`` has the limits of searches.
     """
 
     graph: Graph
@@ -99,15 +97,15 @@ class Question:
 
     @cached_property
     def hardware(self) -> Hardware:
-        """The machine with the devices that run the graph; raises :class:`InputError` if it has
-        fewer.
+        """The machine with the devices that run the graph. Raises :class:`InputError` if it has too
+        few.
         """
         return on_devices(self.graph, self.profile, self.devices)
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """Return the notes for readers of the answer on the workload, its times on the machine, and
-        the policy's parameters.
+        """The notes on the workload, its times on the machine, and the policy's parameters, for
+        readers of the answer.
         """
         return (
             *notes(self.graph, self.hardware),
@@ -116,14 +114,14 @@ class Question:
 
     @property
     def budget_bytes(self) -> int:
-        """The bytes of the device tier that may be used; raises :class:`InputError` for an invalid
+        """The bytes of the device tier that may be used. Raises :class:`InputError` for an invalid
         budget.
         """
         return self._budget_of()[1]
 
     @property
     def less_than_asked(self) -> int | None:
-        """The bytes that the device has, if that is less than the budget."""
+        """The device's bytes if the budget exceeds them, else ``None``."""
         wanted, allowed = self._budget_of()
         return allowed if wanted > allowed else None
 
@@ -131,8 +129,8 @@ class Question:
         return read_budget(self.budget).of(self.graph, self.hardware)
 
     def with_settings(self, settings: Settings) -> Question:
-        """The question with some fields changed; raises :class:`InputError` for an unknown field or
-        an invalid value.
+        """Return the question with some fields changed. Raises :class:`InputError` for an unknown
+        field or an invalid value.
         """
         workload = {
             f.removeprefix(WORKLOAD): v for f, v in settings.items() if f.startswith(WORKLOAD)
@@ -162,8 +160,8 @@ class Question:
         )
 
     def answer(self) -> Result:
-        """Plan, verify, replay; with ``planning_s`` and ``replay_s``, and the draws of one of many
-        rows.
+        """Plan, verify and replay, with ``planning_s``, ``replay_s``, the lower bound, and the few
+        draws that a row of a table needs.
 
         Raises :class:`InfeasibleError` if the policy finds no plan, and :class:`PlanError` if its
         plan breaks a rule.
@@ -171,7 +169,7 @@ class Question:
         return bounded_attempt(self.attempt().in_few_draws)
 
     def attempt(self) -> Result:
-        """The answer without its lower bound, for one of many that nobody may see;
+        """Return the answer without its lower bound, for a search that shows few of its results;
         :func:`bounded_attempt` adds the bound.
         """
         begin = time.perf_counter()
@@ -189,7 +187,7 @@ class Question:
 
 
 def bounded_attempt(result: Result) -> Result:
-    """Return the result that :meth:`Question.attempt` has found, with its lower bound."""
+    """Return a result of :meth:`Question.attempt` with its lower bound."""
     if result.replayed is None:
         return result
     from hosim.analysis.lower_bounds import bounded
@@ -199,9 +197,7 @@ def bounded_attempt(result: Result) -> Result:
 
 
 def check_fields(question: Question, fields: Iterable[str]) -> None:
-    """Raise :class:`InputError` for an unknown field, with the nearest known one. Does not look at
-    values.
-    """
+    """Raise :class:`InputError` for an unknown field, and suggest the nearest known one."""
     for field in fields:
         if field.startswith(WORKLOAD):
             _check_parameter(question.graph, field.removeprefix(WORKLOAD))
@@ -233,8 +229,8 @@ def check_fields(question: Question, fields: Iterable[str]) -> None:
 
 
 def rate_of(path: str, hardware: Hardware) -> str | None:
-    """The processor (``""``: the device's) whose ops are timed by what is at this path of a
-    profile: its rates, or its memory's.
+    """Return the processor whose op times depend on this path of a profile (its compute rates or
+    its memory bandwidth); ``""`` is the device. ``None`` if no op time depends on it.
     """
     first, _, rest = path.partition(".")
     if first == "compute":
@@ -246,10 +242,10 @@ def rate_of(path: str, hardware: Hardware) -> str | None:
 
 
 def check_values(question: Question, points: Iterable[Settings]) -> None:
-    """Raise :class:`InputError` for values that no point can mean: no policy, a share of 1 as one
-    byte, a number without its unit.
+    """Raise :class:`InputError` for values that are wrong in any point: an unknown policy, a budget
+    of one byte among shares, a number without its unit.
 
-    Values of other fields are for the points to judge, which may be right together only.
+    Other values are checked in each point, because they may be valid only together.
     """
     profile = _profile(question.hardware)
     values = {
@@ -305,8 +301,8 @@ def _is_other(field: str) -> bool:
 def _choice(
     choice: PolicyChoice, settings: Mapping[str, Value], others: Sequence[PolicyChoice]
 ) -> PolicyChoice:
-    """The choice with other parameters; the empty key names another policy, which may be one of
-    ``others``.
+    """Return the choice with other parameters; the empty key names another policy, of the registry
+    or of ``others``.
     """
     named = settings.get("")
     if named is not None:
@@ -355,8 +351,8 @@ def _hardware(hardware: Hardware, settings: Mapping[str, Value]) -> Hardware:
 
 
 def _cap_channels(data: Mapping[str, Any], settings: Mapping[str, Value]) -> None:
-    """Let what a channel gives to small copies, and beside others, be at most its bandwidth, where
-    that is set.
+    """If a channel's bandwidth is set, lower its bandwidths for small copies and beside other
+    channels to at most that.
     """
     for name, channel in data["channels"].items():
         most = as_integer(channel["bandwidth"])
@@ -374,8 +370,8 @@ _TIMES = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)x")
 
 
 def _multiplied(data: Mapping[str, Any], path: str, value: Value) -> Value:
-    """The value, or for ``2x`` so many times the profile's own. Raises :class:`InputError` where
-    that has none.
+    """Return the value; a multiple such as ``2x`` becomes that multiple of the profile's own value.
+    Raises :class:`InputError` if the profile has no quantity there.
     """
     times = _TIMES.fullmatch(value) if isinstance(value, str) else None
     if times is None:
@@ -391,7 +387,7 @@ def _profile_has(hardware: Hardware, key: str) -> bool:
 
 
 def _paths(hardware: Hardware) -> list[str]:
-    """Every path of the profile that leads to a value."""
+    """Return every path of the profile that leads to a value and can be varied."""
 
     def walk(node: Any, path: str) -> Iterable[str]:
         if isinstance(node, Mapping):
@@ -404,7 +400,7 @@ def _paths(hardware: Hardware) -> list[str]:
 
 
 def _put(data: dict[str, Any], path: str, value: Value) -> None:
-    """Set the value at ``path``; raises :class:`InputError` if the path does not exist."""
+    """Set the value at ``path``. Raises :class:`InputError` if the path does not exist."""
     *way, last = path.split(".")
     node: Any = data
     if path in _FIXED:
@@ -452,8 +448,8 @@ def _put(data: dict[str, Any], path: str, value: Value) -> None:
 
 
 def recipe(graph: Graph) -> Mapping[str, Any] | None:
-    """The spec that a graph was built from, without its name, according to its ``meta``; ``None``
-    if there is none.
+    """Return the spec in a graph's ``meta`` that it was built from, without the name; ``None`` if
+    there is none.
     """
     meta = graph.meta
     if isinstance(meta.get("builder"), Mapping):
@@ -482,7 +478,7 @@ def _recipe(graph: Graph) -> dict[str, Any]:
 
 
 def _check_parameter(graph: Graph, key: str) -> None:
-    if key == RUNTIME:  # which any graph may have
+    if key == RUNTIME:  # any graph may have a runtime
         return
     found = _recipe(graph)
     if "builder" not in found:
@@ -517,7 +513,7 @@ def _graph(graph: Graph, settings: Mapping[str, Value]) -> Graph:
 
 @lru_cache(_KEPT_GRAPHS)
 def _made(name: str, spec: str) -> Graph:
-    """The graph of a spec, kept for the next point that asks for it."""
+    """Build the graph of a spec; the cache serves later points with the same spec."""
     try:
         return io.make({"name": name, **json.loads(spec)}, "workload")
     except InputError as error:
@@ -526,8 +522,6 @@ def _made(name: str, spec: str) -> Graph:
 
 
 def failure(error: BaseException) -> str:
-    """The text of an error in a row: one line, with the type of an error that hosim did not raise
-    on purpose.
-    """
+    """Return an error's text in one line; errors that are not hosim's begin with their type."""
     text = str(error) if isinstance(error, HosimError) else f"{type(error).__name__}: {error}"
     return " ".join(text.split())

@@ -1,7 +1,7 @@
-"""One point of a sweep, wherever it is computed: a task goes out, a row comes back.
+"""Compute one point of a sweep in any process: a task goes in, a row comes out.
 
-A task carries the question as bytes, which a worker unpacks once and keeps: it needs no file, and
-reads no graph twice.
+A task has the question as bytes. A worker unpacks them once and keeps the question, so it needs no
+file and reads no graph twice.
 """
 
 import hashlib
@@ -30,10 +30,10 @@ _unpacked: OrderedDict[str, Question] = OrderedDict()
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A question as bytes; ``digest`` is a fingerprint of the question, the same in every process,
-    ``key`` one of the bytes.
+    """A question as bytes. ``digest`` is a fingerprint of the question, equal in every process;
+    ``key`` is a fingerprint of the bytes.
 
-    The digest of a function is that of its text, which does not say all that it does.
+    The digest covers a policy function's source text, but not the code that it calls.
     """
 
     digest: str
@@ -41,7 +41,7 @@ class Packed:
     content: bytes
 
     def question(self) -> Question:
-        """The question, unpacked at most once per process."""
+        """Return the question; the process keeps the last :data:`_KEPT` that it unpacked."""
         if self.key not in _unpacked:
             _unpacked[self.key] = pickle.loads(zlib.decompress(self.content))
             while len(_unpacked) > _KEPT:
@@ -50,7 +50,9 @@ class Packed:
 
 
 def pack(question: Question) -> Packed:
-    """The question as bytes, without what is derived from its graph."""
+    """Pack the question as bytes, without data derived from its graph. Raises :class:`InputError`
+    for a policy that cannot be pickled.
+    """
     graph = question.graph
     bare = replace(question, graph=Graph(graph.name, graph.tensors, graph.ops, graph.meta))
     try:
@@ -61,13 +63,13 @@ def pack(question: Question) -> Packed:
             f"a policy of your own {why}: {one_line(str(error), 100)}", source="policy"
         ) from None
     packed = Packed(digest(question), hashlib.sha256(content).hexdigest(), content)
-    _unpacked[packed.key] = question  # the process that asks need not unpack
+    _unpacked[packed.key] = question  # this process need not unpack it
     return packed
 
 
 def _dumped(question: Question) -> bytes:
-    """A function of a notebook is in no module that a worker could import, so it goes along
-    whole.
+    """Pickle a question. A worker cannot import a notebook's function, so the pickle contains the
+    function itself.
     """
     if any(choice.given is not None for choice in (question.choice, *question.others)):
         from joblib import wrap_non_picklable_objects
@@ -79,8 +81,8 @@ def _dumped(question: Question) -> bytes:
 
 
 def digest(question: Question) -> str:
-    """A fingerprint of everything that the answer depends on, including hosim's version; the same
-    in every process and run.
+    """Return a fingerprint of everything that the answer depends on, including hosim's version. It
+    is equal in every process and run.
     """
     graph, choice = question.graph.derived(canonical), question.choice
     said = [
@@ -100,8 +102,8 @@ def digest(question: Question) -> str:
 
 
 def _source(make: Any) -> str:
-    """The text of somebody's function, and the values that it was made with: a row that another has
-    computed is not this one's.
+    """Return a function's source text and its bound values, so that another function's row is not
+    taken for this one's.
     """
     made_with = [
         getattr(make, name, None) for name in ("args", "keywords", "__defaults__", "__kwdefaults__")
@@ -116,7 +118,7 @@ def _source(make: Any) -> str:
 
 
 def point_key(asked: str, settings: Settings) -> str:
-    """The key of a point's row: a fingerprint of the question (its digest) and the settings."""
+    """Return the key of a point's row: a fingerprint of the question's digest and the settings."""
     return hashlib.sha256(
         f"{asked}\0{json.dumps(dict(settings), sort_keys=True)}".encode()
     ).hexdigest()[:16]
@@ -143,7 +145,7 @@ class AnyTask(Protocol):
 
 
 def solve(task: AnyTask) -> dict[str, Value]:
-    """The row of a task."""
+    """Return the row of a task. Runners call this function in other processes."""
     return task.solved()
 
 
@@ -167,10 +169,9 @@ class Task:
 
 
 def _solved(task: Task) -> dict[str, Value]:
-    """The row of a task: ``point`` and the figures. Whatever goes wrong is its ``error``, never an
-    exception.
+    """Return the row of a task: ``point`` and the figures. Any exception becomes its ``error``.
 
-    An error that says nothing about the policy (an invalid value, a bug) leaves the figures empty.
+    Unless the policy found no plan, the figures are then empty.
     """
     question = task.packed.question()
     try:
@@ -187,7 +188,7 @@ def _solved(task: Task) -> dict[str, Value]:
 
 
 def _failed(task: Task, error: str) -> dict[str, Value]:
-    """The row of a task that has no result."""
+    """Return the row of a task that has no result."""
     question = task.packed.question()
     row: dict[str, Value] = dict.fromkeys(figure_columns(question.hardware))
     named: dict[str, Value] = {

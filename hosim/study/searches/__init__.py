@@ -1,4 +1,4 @@
-"""Searches over budgets: fit, frontier, and what they share."""
+"""Searches over values and budgets: fit, frontier, and their common parts."""
 
 from typing import TYPE_CHECKING
 

@@ -1,5 +1,5 @@
-"""The search of a fit: bisection over ordered values, and further values on both sides that could
-contradict it.
+"""The search of a fit: bisect over ordered values, and probe more values on both sides that could
+contradict the answer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,9 +59,9 @@ class Sought(Generic[_Probe]):
 class Bisected(Generic[_Probe]):
     """The probes of a search, by position.
 
-    ``answer`` is the last position within the limits, from the easiest on, and ``beyond`` the first
-    one tried outside them after it. ``contradictions`` are lines about values that are outside
-    although the answer, which is taken to be harder, is within.
+    ``answer`` is the hardest probed position within the limits, and ``beyond`` the next probed
+    position, which is outside them. ``contradictions`` are lines about easier values that are
+    outside the limits.
     """
 
     probes: Mapping[int, _Probe]
@@ -71,7 +71,7 @@ class Bisected(Generic[_Probe]):
 
 
 def bisected(order: Sequence[int], probe: Callable[[int], _Probe]) -> Bisected[_Probe]:
-    """Search positions that run from the one assumed easiest to the one assumed hardest; each is
+    """Search positions in ``order``, which runs from the easiest value to the hardest one; each is
     probed at most once.
     """
     probes: dict[int, _Probe] = {}
@@ -106,12 +106,12 @@ def bisected(order: Sequence[int], probe: Callable[[int], _Probe]) -> Bisected[_
 
 
 def last_in_draws(size: int, within: Callable[[int, int], bool], start: int) -> tuple[int, int]:
-    """The ends between which the last of so many places within the limits lies in 9 of 10 draws,
-    -1 for none: the last one that is within them in all draws but :data:`_BEYOND`, and in more than
-    these.
+    """Return the ends of the 90 % interval of the last of ``size`` places within the limits (-1 for
+    none): the last place within them in all but :data:`_BEYOND` draws, and the last one within them
+    in more than :data:`_BEYOND` draws.
 
-    ``within`` says it of a draw and a place. Both ends are searched from ``start`` on, in steps that
-    double, and then by bisection.
+    ``within(draw, place)`` tests one draw. Both ends are searched from ``start`` in doubling steps,
+    and then by bisection.
 
     >>> last_in_draws(100, lambda draw, place: place <= 40 + draw, 45)
     (41, 58)
@@ -155,8 +155,8 @@ def _contradiction(worse: Probed, best: Probed) -> str:
 def _check_besides(
     order: Sequence[int], probes: Mapping[int, Probed], within: Callable[[int], bool]
 ) -> None:
-    """Probe :data:`CHECKS` more values on each side of the limit: the middles of the widest
-    stretches not probed yet.
+    """Probe :data:`CHECKS` more values on each side of the limit, in the middle of the longest
+    unprobed stretches.
     """
     limit = max(
         (n for n in range(len(order)) if order[n] in probes and probes[order[n]].within), default=0
@@ -173,16 +173,16 @@ def _check_besides(
 def ends_of(
     order: Sequence[int], values: Sequence[Value], lasts: tuple[int, int]
 ) -> tuple[Value, Value]:
-    """The values at the ends that :func:`last_in_draws` has found, the smaller first; ``None`` for
-    none.
+    """Return the values at the two ends from :func:`last_in_draws`, the smaller first; ``None`` for
+    an end of -1.
     """
     low, high = [None if place < 0 else values[order[place]] for place in lasts]
     return (low, high) if order[0] <= order[-1] else (high, low)
 
 
 def ends_shown(ends: tuple[Value, Value] | None, values: Sequence[Value]) -> str:
-    """The ends of an interval of one of these values for people, after a comma; nothing where no
-    value is in it.
+    """Return the text of an interval over ``values``, after a comma; an empty text if it has no
+    value.
 
     >>> ends_shown((2, 8), [1, 2, 4, 8]), ends_shown((None, 4), [1, 2, 4, 8])
     (', 90 % interval 2 to 8 or beyond the range', ', 90 % interval none to 4')
@@ -201,7 +201,7 @@ def ends_shown(ends: tuple[Value, Value] | None, values: Sequence[Value]) -> str
 
 
 def shown(value: Value) -> str:
-    """A value for people, with commas between thousands.
+    """Return a value as text, with commas between thousands.
 
     >>> shown(12345), shown("25 GB/s")
     ('12,345', '25 GB/s')

@@ -1,4 +1,4 @@
-"""The cost of a step, and of one of its tokens, where a device has a price."""
+"""The cost of a step, and of its tokens, if a device has a price."""
 
 from dataclasses import dataclass, replace
 
@@ -9,7 +9,7 @@ from hosim.plain_text import shown
 from hosim.result import Result
 
 COST, COST_OF_TOKENS = "cost", "cost_per_million_tokens"
-"""Columns, in the currency of the price."""
+"""The columns of costs, in the currency of the price."""
 
 _NS_PER_HOUR = 3600 * 10**9
 _MOST = 1e6
@@ -17,8 +17,8 @@ _MOST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class StepCost:
-    """The cost of all devices that share the step's model, for their hours; ``per_million_tokens`` is
-    ``None`` where tokens are not known.
+    """The cost of a step on all devices that share its model; ``per_million_tokens`` is ``None`` if
+    the number of tokens is unknown.
     """
 
     step: float
@@ -26,8 +26,8 @@ class StepCost:
 
 
 def priced(hardware: Hardware, price: object) -> Hardware:
-    """The machine whose devices cost ``price`` an hour each; ``None``: as its profile says. Raises
-    :class:`InputError`.
+    """Return the machine with ``price`` per device and hour; ``None`` keeps the profile's price.
+    Raises :class:`InputError`.
     """
     if price is None:
         return hardware
@@ -41,8 +41,8 @@ def priced(hardware: Hardware, price: object) -> Hardware:
 
 
 def prices_of(text: str) -> dict[str, float]:
-    """The price of a device of each machine an hour, as in ``h100=2.5,l40s=0.9``. Raises
-    :class:`InputError`.
+    """Read each machine's price per device and hour from a text such as ``h100=2.5,l40s=0.9``.
+    Raises :class:`InputError`.
 
     >>> prices_of("h100=2.5, l40s=0.9")
     {'h100': 2.5, 'l40s': 0.9}
@@ -62,16 +62,15 @@ def prices_of(text: str) -> dict[str, float]:
 
 
 def step_costs(result: Result, graph: Graph, hardware: Hardware) -> dict[str, float | None]:
-    """The columns of a row whose machine has a price; none without one."""
+    """Return the cost columns of a result's row; an empty mapping if there is no price."""
     cost = step_cost(result, graph, hardware)
     return {} if cost is None else {COST: cost.step, COST_OF_TOKENS: cost.per_million_tokens}
 
 
 def tokens_of(graph: Graph) -> int | None:
-    """The tokens that a step takes in: those of its inputs that are called ``input_ids``; ``None``
-    if it has none.
+    """Return the number of tokens in a step's inputs named ``input_ids``; ``None`` if it has none.
 
-    A decoding step takes, and gives, one a sequence.
+    A decoding step has one token per sequence.
     """
     ids = [
         t.size_bytes
@@ -82,8 +81,8 @@ def tokens_of(graph: Graph) -> int | None:
 
 
 def sharing_devices(graph: Graph) -> int:
-    """Return the number of devices that have the same tokens: those that share layers, and the
-    stages of a pipeline, as the builder was told.
+    """Return the number of devices that process the same tokens: the product of the builder's
+    ``tensor`` and ``pipeline``.
     """
     builder = graph.meta.get("builder")
     counts = (
@@ -96,7 +95,7 @@ def sharing_devices(graph: Graph) -> int:
 
 
 def step_cost(result: Result, graph: Graph, hardware: Hardware) -> StepCost | None:
-    """The cost of a result; ``None`` without a price, or if it does not fit."""
+    """Return the cost of a result; ``None`` without a price, or if it does not fit."""
     if not hardware.price_per_hour or result.makespan_ns is None:
         return None
     step = hardware.price_per_hour * sharing_devices(graph) * result.makespan_ns / _NS_PER_HOUR

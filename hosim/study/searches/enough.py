@@ -1,10 +1,9 @@
-"""The memory of a machine that is enough: the smallest budget with which a step takes hardly
-longer than with everything resident, and what less than that costs.
+"""Find the smallest budget that is enough, and the cost of a smaller one.
 
 A budget is *enough* if the makespan is at most :data:`NEAR` times that with everything resident, as
-if the device tier were large enough. The smallest one is found by bisection, to one part in
-64 of what the machine would use. Bisection assumes that no plan is slower with more
-memory; a policy for which that does not hold may find a smaller budget enough, too.
+if the device tier were large enough. Bisection finds the smallest one to within 1/64 of the bytes
+that the machine would use. It assumes that more memory never makes a plan slower; if a policy
+breaks that, a smaller budget may also be enough.
 """
 
 from collections.abc import Callable
@@ -21,16 +20,16 @@ NEAR = 1.05
 """The multiple of the makespan with everything resident that still counts as near it."""
 _STEPS = 64
 _WITHIN = 0.01
-"""A search ends at a plan that is so little above the lower bound."""
+"""A search ends at a plan within this share of the lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class EnoughMemory:
-    """The smallest budget that is enough, with its slowdown, by which policy.
+    """The smallest budget that is enough for a policy, and its slowdown.
 
-    ``least_bytes`` is a budget half-way from there to what the largest op needs, and
-    ``ns_per_byte`` what each byte that is taken away down to it adds to the makespan; ``None`` if
-    nothing fits it.
+    ``least_bytes`` is the budget half-way from there to the bytes that the largest op needs, and
+    ``ns_per_byte`` the makespan that each byte less adds down to it; both are ``None`` if no plan
+    fits it.
     """
 
     policy: str
@@ -48,8 +47,8 @@ def is_near(result: Result) -> bool:
 def smallest_enough(
     question: Question, result: Result, progress: Callable[[int], None]
 ) -> Result | None:
-    """The result of the smallest budget that is enough, which is at most that of ``result``, the
-    question's own; ``None`` if that is not near. ``progress`` gets each budget that is tried.
+    """Return the result of the smallest budget that is enough; ``None`` if that of the question,
+    whose result is ``result``, is not. ``progress`` gets each budget before its probe.
     """
     if not is_near(result):
         return None
@@ -57,7 +56,7 @@ def smallest_enough(
     graph = question.graph
     high = min(question.budget_bytes, most_needed(graph, question.hardware))
     step = max(1, high // _STEPS)
-    low = max([1, *graph.derived(needed_bytes)]) - 1  # too little for some op, whatever the plan
+    low = max([1, *graph.derived(needed_bytes)]) - 1  # too little for some op in any plan
     enough = result
     while high - low > step:
         middle = (low + high) // 2
@@ -73,8 +72,8 @@ def smallest_enough(
 def enough_memory(
     question: Question, result: Result, progress: Callable[[int], None]
 ) -> EnoughMemory | None:
-    """The smallest budget that is enough, and what less costs; ``None`` if the question's own is
-    not.
+    """Return the smallest budget that is enough and the cost of a smaller one; ``None`` if the
+    question's budget is not enough.
     """
     enough = smallest_enough(question, result, progress)
     if enough is None or enough.slowdown is None:
@@ -91,7 +90,7 @@ def enough_memory(
 
 
 def _ending(question: Question) -> PolicyChoice:
-    """The policy, whose search ends near the lower bound."""
+    """Return the question's policy; if it searches, its search ends near the lower bound."""
     choice = question.choice
     if "within" not in choice.policy.settings or "within" in choice.parameters:
         return choice

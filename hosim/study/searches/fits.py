@@ -1,10 +1,9 @@
-"""The largest batch, sequence or model, or the smallest bandwidth or memory, that fits and does not
-slow the workload down too much.
+"""Find the largest batch, sequence or model, or the smallest bandwidth or memory, that fits and
+does not slow the workload down too much.
 
 The search bisects over an ordered list of values, and replays each value that it probes. Bisection
-assumes that more of something is always harder (a larger batch) or always easier (more bandwidth),
-which need not hold. The search therefore probes further values on both sides of the answer, and
-reports any that contradicts the rest.
+assumes that a larger value is always harder (batch) or always easier (bandwidth). That need not
+hold, so the search probes more values on both sides of the answer, and reports contradictions.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from hosim.result import Result
 
 STEPS = 100
-"""The number of values of a range that does not say it: bisection needs few of them."""
+"""The number of values of a range without a count; bisection probes few of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +57,9 @@ class Probe(Probed):
     position: int
     result: Result | None
     draws: tuple[bool, ...] = ()
-    """True if it is within the limits in each draw of what is uncertain, if something is."""
+    """For each draw, true if the value is within the limits; empty if no time is uncertain."""
     by_bound: bool = False
-    """True if a bound alone says that it is not: nothing was planned."""
+    """True if the lower bound alone excludes the value, so that nothing was planned."""
 
     @property
     def slowdown(self) -> float | None:
@@ -153,13 +152,13 @@ def fit(
     *,
     bounds: bool = True,
 ) -> Fit:
-    """The ``largest`` or ``smallest`` of the axis' values with which the policy fits within the
+    """Find the ``largest`` or ``smallest`` value of the axis with which the policy fits within the
     budget.
 
-    A value with which no plan can keep to ``slowdown``, by its lower bound, is not planned.
-    ``slowdown`` also bounds the makespan, as a multiple of the one with everything resident (1.05:
-    five per cent more). A value that the workload or the machine refuses is outside the limits.
-    ``bounds``: with lower bounds. Raises :class:`InputError` for an unknown field, fewer than two
+    ``slowdown`` limits the makespan to a multiple of the one with everything resident (1.05: five
+    per cent more). A value whose lower bound exceeds that limit is not planned. A value that the
+    workload or the machine refuses is outside the limits. ``bounds`` adds lower bounds to the
+    results. Raises :class:`InputError` for an unknown field, fewer than two
     values, and a slowdown below 1.
     """
     check_fields(question, axis.fields)
@@ -212,8 +211,8 @@ def _in_draws(
     found: Bisected[Probe],
     probe: Callable[[int], Probe],
 ) -> tuple[dict[int, Probe], tuple[Value, Value] | None]:
-    """The probes of a search and those that the interval of its answer takes beside them, and that
-    interval.
+    """Return the answer's 90 % interval, and the probes of the search with those that the interval
+    needs in addition.
     """
     probes = dict(found.probes)
     if not any(one.draws or _could_be_drawn(question, axis, one) for one in probes.values()):
@@ -231,7 +230,7 @@ def _in_draws(
 
 
 def _could_be_drawn(question: Question, axis: Axis, probe: Probe) -> bool:
-    """Return whether a value that was not planned, because of its bound, has uncertain times."""
+    """Return whether a value that its lower bound excluded has uncertain times."""
     if not probe.by_bound:
         return False
     asked = question.with_settings(dict.fromkeys(axis.fields, probe.value))
@@ -239,7 +238,7 @@ def _could_be_drawn(question: Question, axis: Axis, probe: Probe) -> bool:
 
 
 def sought(largest: str | None, smallest: str | None) -> tuple[Wanted, str]:
-    """Return the wanted end of a range, and the text of the range; one of the two is given.
+    """Return which end is wanted and the text of the range, from the one of the two that is given.
 
     >>> sought(None, "blocks=1..64")
     ('smallest', 'blocks=1..64')
@@ -248,8 +247,8 @@ def sought(largest: str | None, smallest: str | None) -> tuple[Wanted, str]:
 
 
 def ascending(axis: Axis) -> Axis:
-    """An axis with each value once, the smallest first. Raises :class:`InputError` for fewer than
-    two, and for those that have no order.
+    """Return the axis with its values in ascending order. Raises :class:`InputError` for fewer than
+    two values, and for values that have no order.
     """
     if len(axis.values) < 2:
         raise InputError(
@@ -303,8 +302,8 @@ def _probe(
 
 
 def _within_draws(result: Result, asked: Question, slowdown: float | None) -> tuple[bool, ...]:
-    """True if a plan fits in each draw, and is not slower than everything resident in the same
-    draw by more.
+    """Return, for each draw, true if the plan fits and its slowdown in that draw is within
+    ``slowdown``; an empty tuple if no time is uncertain.
     """
     if (drawn := result.drawn) is None:
         return ()
@@ -322,8 +321,8 @@ def _within_draws(result: Result, asked: Question, slowdown: float | None) -> tu
 
 
 def _least_slowdown(asked: Question, slowdown: float | None) -> float | None:
-    """A bound that no plan of any policy beats, as a multiple of the step with everything resident: where
-    that exceeds ``slowdown`` already, so that nothing has to be planned; else ``None``.
+    """Return the lower bound of any plan's slowdown if it exceeds ``slowdown``, so that no plan has
+    to be made; else ``None``.
     """
     alone = resident_step(asked.graph, asked.hardware).makespan_ns
     if slowdown is None or not alone:

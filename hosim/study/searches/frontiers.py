@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 
 
 def pareto(points: Sequence[tuple[float | None, float | None]]) -> list[bool]:
-    """Return whether each point, a cost and a gain, is on the curve: no other has more gain for as
-    little cost, or as much for less.
+    """Return for each point, a cost and a gain, true if it is on the curve: no other point has more
+    gain at the same or lower cost, or the same gain at lower cost.
 
-    Of equal points the first is on it. Points without one of the two are not.
+    The first of equal points is on the curve. Points that lack a cost or a gain are not.
 
     >>> pareto([(1, 5), (2, 5), (2, 7), (1, None)])
     [True, False, True, False]
@@ -90,9 +90,7 @@ class Frontier(InCells):
 
     @property
     def sure_bytes(self) -> int | None:
-        """The smallest budget probed whose plan fits in 9 of 10 draws of what is uncertain; ``None``
-        if none does.
-        """
+        """The smallest probed budget whose plan fits in 9 of 10 draws; ``None`` if none does."""
         return min(
             [
                 r.budget_bytes
@@ -104,10 +102,10 @@ class Frontier(InCells):
 
     @property
     def frame(self) -> DataFrame:
-        """One row per probe: the figures of ``figure_columns``, and in ``pareto`` whether it is on
+        """One row per probe: the figures of ``figure_columns``, and ``pareto``, true for probes on
         the curve.
 
-        Where devices have a price, also what a step costs, and a million tokens.
+        If devices have a price, the cost of a step and of a million tokens are added.
         """
         costs = [COST, COST_OF_TOKENS] if self.question.hardware.price_per_hour else []
         columns = ["pareto", *costs, *figure_columns(self.question.hardware)]
@@ -140,7 +138,7 @@ class Frontier(InCells):
 
 
 def _took(result: Result) -> str:
-    """The makespan, and its interval where it is uncertain."""
+    """Return the makespan as text, with its interval if it is uncertain."""
     low, high = result.makespan_low_ns, result.makespan_high_ns
     ends = "" if low is None or high is None else f" ({human_time(low)} to {human_time(high)})"
     return f"{human_time(result.makespan_ns or 0)}{ends}"
@@ -167,12 +165,12 @@ def frontier(
     *,
     bounds: bool = True,
 ) -> Frontier:
-    """The curve of the question's policy, from the smallest feasible budget to the question's own
-    (or the resident peak, if that is less).
+    """Trace the curve of the question's policy from the smallest feasible budget to the question's
+    budget, or to the resident peak if that is less.
 
-    It probes ``points`` evenly spaced budgets, including both ends, then ``refine`` more where the
-    curve has its largest steps. ``bounds``: with lower bounds. Raises :class:`InputError` for fewer
-    than 2 points.
+    It probes ``points`` evenly spaced budgets, including both ends, then ``refine`` more at the
+    largest steps of the curve. ``bounds`` adds lower bounds to the results. Raises
+    :class:`InputError` for fewer than 2 points.
     """
     if points < 2 or refine < 0:
         raise InputError(
@@ -221,8 +219,8 @@ def frontier(
 
 
 def attempt(question: Question) -> Result:
-    """The question's result, without its lower bound; an infeasible one if the policy has no
-    plan.
+    """Return the question's result without its lower bound; if the policy has no plan, the result
+    is infeasible.
     """
     try:
         return question.attempt()
@@ -233,8 +231,8 @@ def attempt(question: Question) -> Result:
 
 
 def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
-    """The smallest budget that fits, by bisection to within ``high`` divided by :data:`_TOLERANCE`;
-    ``None`` if not even ``high`` fits.
+    """Return the smallest budget that fits, by bisection to within ``high / _TOLERANCE``; ``None``
+    if ``high`` does not fit.
     """
     if not fits(high):
         return None
@@ -247,8 +245,8 @@ def _smallest(fits: Callable[[int], bool], low: int, high: int) -> int | None:
 
 
 def _largest_step(results: Sequence[Result]) -> int | None:
-    """The budget in the middle of the two neighbours that differ most in bytes times nanoseconds;
-    ``None`` if none differ.
+    """Return the budget halfway between the two neighbours that differ most in bytes times
+    nanoseconds; ``None`` if none differ.
     """
     best, between = 0, None
     for below, above in pairwise([r for r in results if r.feasible and r.makespan_ns is not None]):
@@ -260,7 +258,9 @@ def _largest_step(results: Sequence[Result]) -> int | None:
 
 
 def _contradictions(results: Sequence[Result]) -> Iterator[str]:
-    """Lines about results, in order of budget, in which more memory makes things worse."""
+    """Yield a line for each result, in order of budget, in which more memory does not fit or takes
+    longer.
+    """
     fitted: Result | None = None
     for result in results:
         if fitted is not None and not result.feasible:

@@ -1,10 +1,10 @@
-"""Will it fit: the peak of a step with everything in device memory beside the memory that the
-device has, what it consists of, the largest batch and sequence, and what would make it fit.
+"""Find out if a step fits: compare its resident peak with the device's memory, divide the peak by
+kind and module, find the largest batch and sequence that fit, and the changes that would help.
 
-A peak is that of a replay in which nothing moves. Under a runtime it has the interval of what the
-device then has in use (:mod:`hosim.data.seen_peaks`); without one it is that of tensors alone, and
-a step whose tensors fit *may fit*. The largest value that fits was built; so was the next one,
-unless the peak is a line there.
+The peak is that of a replay in which nothing moves. Under a runtime it is an interval of the memory
+in use (:mod:`hosim.data.seen_peaks`). Without one it is that of tensors alone, and a step whose
+tensors fit *may fit*. The graph of the largest value that fits was built, and so was that of the
+next value, unless the peak is linear there.
 """
 
 import re
@@ -35,10 +35,10 @@ from hosim.study.runs import Question, check, make_plan, replay
 from hosim.units import human_size
 
 OFFLOAD = "static_split"
-"""The policy whose plan is the cost of offload: it plans in a few tenths of a second."""
+"""The policy that gives the cost of offload; it plans in a few tenths of a second."""
 
 _MOST = {"batch": 2**20, "sequence": 2**24, "context": 2**24}
-"""The fields of which the largest value is looked for, each at most so much."""
+"""The largest value that is tried for each field."""
 _STEP = {"batch": 1, "sequence": 64, "context": 64}
 
 _CHANGES: Mapping[str, Mapping[str, Any]] = {
@@ -46,14 +46,15 @@ _CHANGES: Mapping[str, Mapping[str, Any]] = {
     "checkpointing": {"checkpoint": True},
     "8-bit optimizer states": {"states_dtype": "int8"},
 }
-"""Other ways to run a training step, by the parameters of its builder."""
+"""Changes of a training step that need less memory: builder parameters by name."""
 _STATES = "states_home"
 _ALL = "all of these together"
 
 
 def memory_fit(question: Question, tell: Callable[[str], None] = lambda _: None) -> MemoryFit:
-    """Return whether the question's step fits its device with everything there, and if not, what
-    would help. The policy and the budget of the question play no part. Raises :class:`InputError`.
+    """Return the verdict on the question's step with everything in device memory, and, if it may
+    not fit, the changes that would help. The question's policy and budget are not used. Raises
+    :class:`InputError`.
     """
     hardware, graph = question.hardware, question.graph
     alone = resident_step(graph, hardware)
@@ -89,13 +90,13 @@ def memory_fit(question: Question, tell: Callable[[str], None] = lambda _: None)
 
 
 def _usable(hardware: Hardware) -> int:
-    """The bytes of the device for what a runtime has in use, or for tensors without one."""
+    """Return the bytes of the device that the runtime and the tensors may use."""
     whole = hardware.device.capacity_bytes
     return whole if hardware.software is None else max(0, whole - DRIVER_BYTES)
 
 
 def _wanted(hardware: Hardware) -> str:
-    """The verdict of a step that fits: without a runtime nobody knows what else is in use."""
+    """Return the best possible verdict; without a runtime, other memory in use is unknown."""
     return MAY_FIT if hardware.software is None else FITS
 
 
@@ -107,7 +108,7 @@ def _verdict(hardware: Hardware, peak_bytes: int) -> str:
 
 
 def _room(hardware: Hardware) -> int:
-    """The largest peak of tensors that fits; -1: none does."""
+    """Return the largest peak of tensors that fits, in bytes; -1 if none does."""
     wanted = _wanted(hardware)
     if _verdict(hardware, 0) != wanted:
         return -1
@@ -116,7 +117,7 @@ def _room(hardware: Hardware) -> int:
 
 
 def _by_module(graph: Graph, peak: StaticPeak) -> Iterator[ModulePeak]:
-    """The modules that hold bytes at the peak in listed order, the largest first."""
+    """Yield the modules that hold bytes at the peak in listed order, the largest first."""
     held: dict[str, dict[str, int]] = {}
     numbers: dict[str, set[str]] = {}
     for t in peak.residents:
@@ -137,8 +138,8 @@ _NUMBERED = re.compile(r"(\w*?)_\d+")
 
 
 def module_of(name: str) -> tuple[str, str]:
-    """The module of a tensor, with a star for the number of its layer, and that number; of an op's
-    result without a module the phase that the op is in, or its kind.
+    """Return the module of a tensor, with a star for its layer number, and that number. An op's
+    result outside a module has the op's phase or kind in place of the module.
 
     >>> module_of("optimizer.model.layers.3.mlp.up_proj.weight")
     ('model.layers.*.mlp', '3')
@@ -172,7 +173,7 @@ def _recipe(graph: Graph) -> Mapping[str, Any]:
 
 
 def _fields(graph: Graph) -> tuple[str, ...]:
-    """The fields of a builder's step of which more needs more memory."""
+    """Return the fields of a builder's step whose larger values need more memory."""
     recipe = _recipe(graph)
     if not recipe:
         return ()
@@ -184,10 +185,11 @@ def _fields(graph: Graph) -> tuple[str, ...]:
 
 
 def _largest(question: Question, field: str, peak_bytes: int) -> LargestFit:
-    """The largest value that fits, as more of it takes more; ``peak_bytes`` is the asked step's.
+    """Find the largest value of a field that fits, if larger values need more memory;
+    ``peak_bytes`` is the peak of the question's step.
 
-    Between two values the peak is nearly a line, which says what to try next; each fourth time the
-    middle of what is left is tried, so that the search ends soon whatever the peaks are.
+    The peak is nearly linear between two values, so interpolation gives the next one. Every fourth
+    try takes the middle instead, so that the search ends soon for any peaks.
     """
     room, step = _room(question.hardware), _STEP[field]
     recipe, stays = _recipe(question.graph), _stays(question.graph)
@@ -222,18 +224,18 @@ def _largest(question: Question, field: str, peak_bytes: int) -> LargestFit:
 
 
 _STAYING = ("parameter", "expert", "optimizer_state", "buffer")
-"""Kinds of tensors whose sizes no batch and no sequence changes."""
+"""Kinds of tensors whose sizes do not depend on batch and sequence."""
 
 
 def _stays(graph: Graph) -> int:
-    """The bytes that the device holds from the start to the end, whatever the batch is."""
+    """Return the bytes of the used tensors that the step starts with and no batch changes."""
     kept = [graph.tensors[t] for t in graph.initial if graph.users[t]]
     return sum([tensor.size_bytes for tensor in kept if tensor.kind in _STAYING])
 
 
 def _next(known: Mapping[int, int | None], low: int, high: int, room: int) -> int:
-    """The next value to try between one that fits and one that does not: the last that fits on the line through the
-    nearest peaks on both sides, or through the two below.
+    """Return the next value to try above ``low``: the last one that fits on the line through the
+    peaks at ``low`` and ``high``, or through the two nearest peaks up to ``low``.
     """
     if not low:
         return 1
@@ -246,7 +248,7 @@ def _next(known: Mapping[int, int | None], low: int, high: int, room: int) -> in
 
 
 def _on_a_line(known: Mapping[int, int | None], low: int) -> bool:
-    """Return whether the peaks of ``low`` and of the two values beside it lie on one line."""
+    """Return whether the three known peaks nearest to ``low`` lie on one line."""
     beside = sorted([n for n in known if known[n] is not None], key=lambda n: abs(n - low))[:3]
     if len(beside) < 3:
         return False
@@ -255,7 +257,7 @@ def _on_a_line(known: Mapping[int, int | None], low: int) -> bool:
 
 
 def _peak(question: Question, settings: Mapping[str, Any]) -> int | None:
-    """The peak of another step; ``None`` if the builder refuses it."""
+    """Return the peak of the step with other settings; ``None`` if the builder refuses them."""
     try:
         other = _with(question, settings)
     except InputError:
@@ -277,7 +279,7 @@ def _with(question: Question, settings: Mapping[str, Any]) -> Question:
 
 
 def _remedies(question: Question, makespan_ns: int) -> Iterator[Remedy]:
-    """Each change alone, offload last, and all of them if none is enough."""
+    """Yield each change alone, offload last, and then all of them together if none is enough."""
     recipe, hardware = _recipe(question.graph), question.hardware
     changes: dict[str, Mapping[str, Any]] = {}
     if recipe.get("phase") == "train":
@@ -308,7 +310,7 @@ def _remedies(question: Question, makespan_ns: int) -> Iterator[Remedy]:
 def _changed(
     question: Question, name: str, settings: Mapping[str, Any], makespan_ns: int
 ) -> Remedy | None:
-    """A step with other settings of its builder; ``None`` if it takes no such settings."""
+    """Return the step with other settings of its builder; ``None`` if it takes no such settings."""
     try:
         other = _with(question, settings)
     except InputError:
@@ -331,7 +333,7 @@ def _changed(
 def _offloaded(
     question: Question, name: str, settings: Mapping[str, Any], makespan_ns: int
 ) -> Remedy:
-    """A step that moves tensors within the room that fits, or why there is none."""
+    """Return the step with offloading within the memory that fits, or the reason why it fails."""
     hardware, room = question.hardware, _room(question.hardware)
     needed = question.graph.derived(needed_bytes)
     most = max(range(len(needed)), key=needed.__getitem__, default=-1)
