@@ -1,13 +1,13 @@
-"""Policies: each a function (graph, hardware, budget) -> plan; :mod:`hosim.policies.registry` knows
-them by name.
+"""Policies: each is a function (graph, hardware, budget) -> plan;
+:mod:`hosim.policies.registry` finds them by name.
 
-They are attributes of this package too, for functions that take policies as objects:
+They are also attributes of this package, for functions that take policies as objects:
 
 >>> import hosim
 >>> hosim.policies.layerwise.parameters["layers_ahead"]
 1
 
-hosim's own are in :mod:`hosim.policies.own`, a family a file.
+hosim's own are in :mod:`hosim.policies.own`, one file for each family.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
-"""Policies named after systems that compute a part of a step beside the device: what the workload
-has to say for that, and who says it.
+"""Policies named after systems that compute a part of a step on another processor: the builder
+option that the workload needs, and a rebuild with that option.
 
-Which processor an op runs on is the workload's, not the plan's (docs/contract.md, rule 20). So such
-a policy plans for a workload whose builder was told, and tells it itself where the workload is one
-that a builder made.
+The workload, not the plan, says on which processor an op runs (docs/contract.md, rule 20). So such
+a policy needs a workload that was built with the option. If a builder made the workload without it,
+the policy builds the workload again with it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,18 +20,18 @@ from hosim.notes import ASSUMED
 
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, Any]], Plan]
-"""A policy for fixed processors: the graph, where tensors of other processors start, and parameters
-that are not the policy's own.
+"""Plans for fixed processors, given the graph, the start tiers of tensors of other processors, and
+parameters that replace the policy's values.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedElsewhere:
-    """The part that a system computes on the processor of a tier below: ``what``, which is with
-    tensors of a ``kind``.
+    """The part of a step, named ``what``, that a system computes on a lower tier's processor; its
+    ops use tensors of ``kind``.
 
-    ``option`` of a builder names the tier; ``beside`` are others that it takes. ``chosen``: the
-    plan says which ops of the part run there, so that the option is ``device/TIER``.
+    The builder's ``option`` names the tier, and ``beside`` has further options to set. If
+    ``chosen``, the plan chooses which ops of the part run there, and the option is ``device/TIER``.
     """
 
     what: str
@@ -42,16 +42,16 @@ class ComputedElsewhere:
 
 
 def computed_there(graph: Graph, hardware: Hardware, policy: str, part: ComputedElsewhere) -> Graph:
-    """The workload with the part on another processor: itself if some op is, or it has no such
-    part, else what its builder makes of it.
+    """Return the workload with the part on another processor: the given one if some op is there or
+    it has no such part, else one built again with the option.
 
-    The first tier below with a processor computes it. Raises :class:`InputError` where nobody can
-    tell a builder.
+    The first lower tier with a processor computes the part. Raises :class:`InputError` if there is
+    no such tier, or the workload cannot be built again.
     """
     recipe = graph.meta.get("builder")
     told_before = graph.movable if part.chosen else graph.elsewhere or graph.movable
     if part.chosen and isinstance(recipe, Mapping) and part.option not in recipe:
-        told_before = ()  # of other parts, which are fewer ops
+        told_before = ()  # the movable ops are of other parts
     if told_before or not any(
         [
             tensor.kind == part.kind and users
@@ -110,8 +110,8 @@ def made_on(
     make: Make,
     initial_of: Callable[[Graph], Initial],
 ) -> Plan:
-    """The plan with each op of ``chosen`` on the processor beside its name; ``initial_of`` says
-    where tensors of that graph start.
+    """Return the plan with each op of ``chosen`` (op name, processor) on its processor;
+    ``initial_of`` returns the start tiers of the changed graph's tensors.
     """
     edits = Edits(graph, processors=tuple(chosen))
     fixed = edits.graph()

@@ -1,4 +1,4 @@
-"""A policy as the rest of hosim sees it: a name, a line, parameters, and a function that makes
+"""A policy as the rest of hosim sees it: a name, a summary, parameters, and a function that makes
 plans.
 """
 
@@ -39,7 +39,7 @@ Maker = Callable[..., Plan]
 """``make(graph, hardware, budget_bytes, **parameters)``, with every parameter given."""
 
 Initial = Mapping[int, tuple[str, ...]]
-"""Tiers with a valid copy at time 0, by the tensor's position."""
+"""By tensor position, the tiers with a valid copy at time 0."""
 
 _EXPECTED = {
     "int": "a whole number of at least 0",
@@ -51,8 +51,8 @@ _EXPECTED = {
 
 
 def written_settings(settings: Iterable[str], source: str) -> Iterator[tuple[str, str]]:
-    """The parameters and values of texts such as ``k=2``. Raises :class:`InputError` for one
-    without a value, and one given twice.
+    """Yield the parameter and the value of each text such as ``k=2``. Raises :class:`InputError`
+    for a text without ``=``, and for a parameter given twice.
 
     >>> dict(written_settings(["k=2", "lead=8"], "policy lookahead"))
     {'k': '2', 'lead': '8'}
@@ -71,7 +71,7 @@ def written_settings(settings: Iterable[str], source: str) -> Iterator[tuple[str
 
 
 def unknown_policy(name: str, names: Sequence[str]) -> str:
-    """The message for a name that none of the policies has.
+    """Return the error message for an unknown policy name.
 
     >>> unknown_policy("lru2", ["lru", "pinned"])
     "unknown policy 'lru2'; did you mean lru? (policies: lru, pinned)"
@@ -270,14 +270,14 @@ class Policy(InCells):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The default of each parameter."""
+        """The default value of each parameter."""
         return MappingProxyType(
             {key: parameter.default for key, parameter in self.settings.items()}
         )
 
     @property
     def is_own(self) -> bool:
-        """Return whether it is hosim's own: what goes wrong with it is a bug of hosim."""
+        """Return True if it is hosim's own, so that its failures are bugs of hosim."""
         return isinstance(self.make, str)
 
     def read(self, key: str, text: str) -> Any:
@@ -380,8 +380,8 @@ class Policy(InCells):
     def _in_order_of_uses(
         self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]
     ) -> Plan:
-        """The plan of one of hosim's own, which does not depend on the order in which the workload
-        lists its tensors.
+        """Return the plan of one of hosim's own policies; it does not depend on the order in which
+        the workload lists its tensors.
         """
         from hosim.planner.schedule import (
             as_asked,
@@ -397,7 +397,7 @@ class Policy(InCells):
     def _planned(
         self, graph: Graph, hardware: Hardware, budget: int, given: Mapping[str, Any]
     ) -> Plan:
-        """The plan, on the processors that it chooses."""
+        """Return the plan; for movable ops the policy chooses the processors first if it can."""
         if graph.movable and self.chooses:
 
             def fixed(graph: Graph, initial: Initial, changed: Mapping[str, Any]) -> Plan:
@@ -415,8 +415,8 @@ class Policy(InCells):
         parameters: Mapping[str, Any],
         initial: Initial | None = None,
     ) -> Plan:
-        """The plan for the processors that the ops name; ``initial`` is where tensors of other
-        processors start, if not at home.
+        """Return the plan for the processors that the ops name. ``initial`` has the start tiers of
+        tensors of other processors that do not start at home.
         """
         _ops_fit(graph, hardware, budget)
         make = partial(self._made, parameters=parameters)
@@ -478,8 +478,8 @@ _ENDED = {
 
 
 def _noted(plan: Plan, done: SearchRecord) -> Plan:
-    """The plan with what its search did, and a note where something ended it that another run does
-    not repeat.
+    """Return the plan with its search record, and with a note if the search was ended by a
+    condition that another run does not repeat.
     """
     record = replace(
         plan.search or SearchRecord(), work=done.work, ended=done.ended, again=done.again
@@ -513,8 +513,8 @@ def _homes_exist(graph: Graph, hardware: Hardware) -> None:
 
 
 def _ops_fit(graph: Graph, hardware: Hardware, budget: int) -> None:
-    """Raise :class:`InfeasibleError` if some op cannot run under any plan: what it uses must be in
-    the device tier while it runs.
+    """Raise :class:`InfeasibleError` if an op's tensors and workspace exceed the budget, so that it
+    cannot run under any plan.
     """
     every = graph.derived(needed_bytes)
     if max(every, default=0) <= budget:
@@ -533,7 +533,7 @@ def _start_fits(plan: Plan, hardware: Hardware, budget: int) -> None:
     held: dict[str, int] = {}
     sizes = plan.graph.tensors.column(lambda tensor: tensor.size_bytes)
     for t, where in plan.residency(hardware.device_tier).items():
-        for tier in where if 0 <= t < len(sizes) else ():  # the verifier says what is none
+        for tier in where if 0 <= t < len(sizes) else ():  # the verifier reports bad positions
             held[tier] = held.get(tier, 0) + sizes[t]
     for name, size in held.items():
         capacity = (
@@ -555,8 +555,8 @@ def _start_fits(plan: Plan, hardware: Hardware, budget: int) -> None:
 
 
 def _below(held: dict[str, int], hardware: Hardware) -> str:
-    """In words, what the tiers below hold at time 0: those that are full are why the rest is not
-    there.
+    """Return the occupancy of the lower tiers at time 0 as text: full ones explain why the rest is
+    in the device tier.
     """
     tiers = [
         tier for tier in hardware.tiers if tier.name != hardware.device_tier and held.get(tier.name)
@@ -569,5 +569,5 @@ def _below(held: dict[str, int], hardware: Hardware) -> str:
 
 
 def _exact(size: int) -> str:
-    """A size for people, with its bytes where that rounds them."""
+    """Return a size as text, followed by the exact bytes if it is rounded."""
     return human_size(size) if size < 1024 else f"{human_size(size)} ({size:,} B)"

@@ -1,4 +1,4 @@
-"""The policies there are, by name: hosim's own and those of plugins.
+"""The registry of policies by name: hosim's own and those of plugins.
 
 A plugin is a package with an entry point in the group ``hosim.policies`` that resolves to a
 :class:`~hosim.policies.policy.Policy`, or to a function ``(graph, hardware, budget_bytes)`` that
@@ -7,9 +7,9 @@ makes plans::
     [project.entry-points."hosim.policies"]
     mine = "my_package.offload:POLICY"
 
-hosim's own are listed without importing what plans; plugins are imported when first asked for. One
-that cannot be loaded is one warning to whoever asks for all names, and an error to whoever asks for
-its own.
+hosim's own are listed without importing the planners; plugins are imported at the first request. A
+plugin that cannot be loaded gives one warning when all names are listed, and an error when it is
+requested by name.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ GROUP = "hosim.policies"
 
 
 def policy_names() -> tuple[str, ...]:
-    """Every policy: hosim's own in the order of their history, then those of plugins that load, by
-    name.
+    """Return the names of all policies: hosim's own in the order of their history, then those of
+    plugins that load, sorted by name.
     """
     plugins, broken = _plugins()
     for message in broken.values():
@@ -48,7 +48,7 @@ def policy_names() -> tuple[str, ...]:
 
 
 def package_of(name: str) -> str:
-    """The installed package that a policy comes from, with its version: ``hosim`` for its own.
+    """Return the package and version of a plugin's policy; ``hosim`` for hosim's own.
 
     >>> package_of("layerwise")
     'hosim'
@@ -97,8 +97,8 @@ def policy_named(name: str) -> Policy:
 
 
 def attribute(name: str) -> Policy:
-    """The policy as the attribute of :mod:`hosim.policies` of that name. Raises
-    :class:`AttributeError` with the nearest one.
+    """Return a policy as an attribute of :mod:`hosim.policies`. Raises :class:`AttributeError` with
+    the nearest name if there is none.
     """
     if name in policy_names():
         return policy_named(name)
@@ -108,17 +108,15 @@ def attribute(name: str) -> Policy:
 
 
 def _plugins() -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
-    """Policies of plugins and their packages by name, and what is wrong with those that cannot be
-    had.
+    """Return the plugins' policies and packages by name, and the errors of plugins that do not load
+    by name.
     """
     return _plugins_of(tuple(sys.path))
 
 
 @cache
 def _plugins_of(path: tuple[str, ...]) -> tuple[dict[str, tuple[Policy, str]], dict[str, str]]:
-    """The same, of the packages that Python finds on its ``path``: they are looked for again where
-    that has changed.
-    """
+    """Do the same for the packages on ``path``; a changed ``sys.path`` is searched again."""
     loaded: dict[str, tuple[Policy, str]] = {}
     broken: dict[str, str] = {}
     own = {policy.name for policy in BUILT_IN}
@@ -138,7 +136,7 @@ def _plugins_of(path: tuple[str, ...]) -> tuple[dict[str, tuple[Policy, str]], d
 
 @cache
 def _warn(message: str) -> None:
-    """Say it once."""
+    """Log a warning once."""
     logging.getLogger("hosim").warning("%s", one_line(message, LONGEST))
 
 
@@ -151,7 +149,7 @@ def _package(point: EntryPoint) -> str:
 
 
 def _load(point: EntryPoint) -> Policy | str:
-    """The policy behind an entry point, or what is wrong with it."""
+    """Return the policy of an entry point, or an error message."""
     where = f"policy plugin {point.name!r} ({point.value})"
     try:
         policy = point.load()
@@ -170,7 +168,7 @@ def _load(point: EntryPoint) -> Policy | str:
     return policy
 
 
-# -- a policy from a function of somebody's own, as a notebook has it: no package, no entry point
+# -- a policy from a user's function, such as in a notebook: no package, no entry point
 # --------------------------------------------------------------------------------------------------
 
 
@@ -180,16 +178,16 @@ _TYPES: tuple[tuple[type, Literal["bool", "int", "float", "str"]], ...] = (
     (float, "float"),
     (str, "str"),
 )
-"""What a default may be, and the parameter that it makes; true is an int, too."""
+"""The types of defaults and of their parameters; bool is first, since True is also an int."""
 _TAKEN = 3
 """The graph, the machine and the budget in bytes."""
 
 
 def policy_of(function: Callable[..., Plan]) -> Policy:
-    """The policy that a function ``(graph, hardware, budget_bytes)`` makes plans for.
+    """Return the policy that plans with a function ``(graph, hardware, budget_bytes)``.
 
-    Its name is the function's. What else it takes, with a number, true, false or text as the
-    default, is a parameter. Raises :class:`PolicyError` for a function that takes anything else.
+    It has the function's name. Each further argument is a parameter, and needs a number, true,
+    false or text as its default. Raises :class:`PolicyError` for a function of another form.
 
     >>> def mine(graph, hardware, budget_bytes, *, lead=4): ...
     >>> policy_of(mine).name, dict(policy_of(mine).parameters)
@@ -203,7 +201,7 @@ def policy_of(function: Callable[..., Plan]) -> Policy:
     name = name.strip("<>")
     try:
         taken = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some of what is written in C does not say
+    except (TypeError, ValueError):  # some functions written in C have no signature
         return Policy(name, _summary(function), function)
     settings = {
         p.name: Parameter(p.default, _type(name, p), f"the {p.name} of {name}")

@@ -1,5 +1,5 @@
-"""Policies that are not hosim's own: what they raise is no bug of hosim, but an error that names
-the policy and the line in its file.
+"""Policies that are not hosim's own: an exception of theirs becomes an error that names the policy
+and the line in its file.
 """
 
 from collections.abc import Callable, Container, Iterable
@@ -11,20 +11,20 @@ from hosim.cache_plan import CacheOp, MemoryView, RuntimeFactory, RuntimePolicy
 from hosim.errors import HosimError, InputError
 
 FAILURES = (Exception, SystemExit)
-"""What a stranger's code may raise and hosim reports: a call of ``sys.exit`` as well, which would
-end hosim with any code.
+"""The exceptions of other people's code that hosim reports; ``SystemExit`` is one, because a call
+of ``sys.exit`` would end hosim with any code.
 """
 
 _OURS = Path(__file__).parents[1]
 
 
 class PolicyError(InputError):
-    """An unknown policy, one whose plugin cannot be loaded, or a plugin's that fails."""
+    """An unknown policy, a plugin that cannot be loaded, or a policy that fails."""
 
 
 def bug(policy: str, error: BaseException) -> PolicyError:
-    """The error for what a policy raised, with the last line on the way there in the first file
-    that is not hosim's.
+    """Return the error for a policy's exception; it names the first file of the traceback outside
+    hosim, and that file's innermost line.
     """
     frames = extract_tb(error.__traceback__)
     file = next(
@@ -40,8 +40,8 @@ def bug(policy: str, error: BaseException) -> PolicyError:
 
 @dataclass(frozen=True)
 class GuardedFactory:
-    """Makes the runtime policies of a stranger's plan for a graph of ``tensors`` tensors, each in a
-    :class:`_Guarded`.
+    """The factory of another author's runtime policies for a graph of ``tensors`` tensors; wraps
+    each in :class:`_Guarded`.
     """
 
     policy: str
@@ -49,7 +49,7 @@ class GuardedFactory:
     tensors: int
 
     def __call__(self) -> RuntimePolicy:
-        """A fresh policy object."""
+        """Return a new policy object."""
         try:
             return _Guarded(self.policy, self.make(), self.tensors)
         except HosimError:
@@ -59,13 +59,13 @@ class GuardedFactory:
 
 
 def guarded(policy: str, make: RuntimeFactory, tensors: int) -> RuntimeFactory:
-    """``make`` with its failures named, unless it is one of hosim's own."""
+    """Return ``make`` wrapped so that failures name the policy; hosim's own unchanged."""
     module = str(getattr(make, "__module__", ""))
     return make if module.partition(".")[0] == "hosim" else GuardedFactory(policy, make, tensors)
 
 
 class _Guarded:
-    """A stranger's :class:`~hosim.cache_plan.RuntimePolicy`."""
+    """Another author's :class:`~hosim.cache_plan.RuntimePolicy`, whose decisions are checked."""
 
     def __init__(self, policy: str, inner: RuntimePolicy, tensors: int) -> None:
         self._policy = policy
@@ -111,7 +111,7 @@ class _Guarded:
 
 @dataclass(frozen=True)
 class _GuardedPositions:
-    """The positions before which a policy decides, which may change as it learns."""
+    """The positions of the ops before which a policy decides; they may change during the replay."""
 
     policy: str
     inner: RuntimePolicy

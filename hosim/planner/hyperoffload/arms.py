@@ -1,5 +1,5 @@
-"""The arms that bring plans of hosim's own: sweeps, returns as early as can be, even spreads,
-placement rules, the least traffic.
+"""The planner's own arms: sweeps, the earliest returns, even spreads, placement rules and the least
+traffic.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from hosim.planner.hyperoffload.tensor_choices import Choices, Problem, analyse,
 from hosim.planner.schedule.tiers_below import BALANCED, BY_KIND, NEAREST, Placement, has_hops
 
 _STEPS = (1.4, 1.2)
-"""The factors by which transfer times grow or shrink from sweep to sweep, one after the other."""
+"""The factors by which transfer times grow or shrink from sweep to sweep: first 1.4, then 1.2."""
 _AGAIN = 0.9
-"""The same for the op times of a replay, where sweeping for them as they are is not better."""
+"""The factor on transfer times in a sweep over replayed op times, tried if 1 gains nothing."""
 _SPARE = (1, 0)
-"""Room beside what an even spread holds, in tensors of the usual size: what may be on its way.
-Without any a step often gets stuck.
+"""Room kept free by an even spread for tensors in transit, in tensors of the usual size. Without
+any, a step often gets stuck.
 """
 _OF_A_GAP, _OF_A_CHOICE = 2, 20
-"""The work of a sweep or a spread for each op and gap of a graph, and for each tensor that it
-moves, whose returns are then moved ahead. Judging a gap is a unit.
+"""The work of a sweep or a spread for each op and gap of a graph, and for each tensor that it moves
+and whose returns are then advanced. Judging a gap counts as one.
 """
 
 
 def swept(search: Search, planned: PlannedGraph, weights: Weights) -> float:
-    """Offer what a sweep finds, with late and with early returns. The makespan of the faster one;
-    infinite if none fits. The same sweep is made once.
+    """Offer a sweep's plans with late and with early returns, and return the lower makespan in ns;
+    infinite if neither fits. A repeated sweep returns the known makespan.
     """
     for known, known_ns in planned.swept:
         if known == weights:
@@ -76,8 +76,8 @@ def _work_of_choices(problem: Problem, choices: Choices) -> int:
 
 
 def sweeping(placement: Placement | None = None) -> Arm:
-    """Sweeps on the step stretched until transfers fit in it and on the unhindered one, from there
-    with longer and shorter transfer times, and with rules for the tiers below.
+    """Return an arm that sweeps on the stretched step (:func:`stretched`) and on the step without
+    waits, from each with longer and shorter transfer times, and then by the placement rules.
     """
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
@@ -96,7 +96,7 @@ def sweeping(placement: Placement | None = None) -> Arm:
 
 
 def _climbing(search: Search, planned: PlannedGraph, weights: Weights) -> Iterator[None]:
-    """Sweeps with longer and with shorter transfer times for as long as that is faster."""
+    """Sweep with longer and with shorter transfer times as long as the plans get faster."""
     best_ns = swept(search, planned, weights)
     yield
     for step in _STEPS:
@@ -111,15 +111,15 @@ def _climbing(search: Search, planned: PlannedGraph, weights: Weights) -> Iterat
 
 
 def stretched(planned: PlannedGraph, placement: Placement | None = None) -> Weights:
-    """Weights for a step that takes as long as the bound says at least: transfers have that much
-    more time than in one without waits.
+    """Return weights for a step as long as the lower bound: they shorten transfer times by the
+    ratio of the step without waits to the bound.
     """
     return Weights(placement=placement, slow=planned.problem.horizon_ns / max(1, planned.least_ns))
 
 
 def ranking(alpha: float, placement: Placement | None = None) -> Arm:
-    """Sweeps by the cost of the HyperOffload description, on the unhindered step and on the
-    stretched one.
+    """Return an arm that sweeps by the cost of the HyperOffload description, on the step without
+    waits and on the stretched one.
     """
 
     def steps(search: Search, planned: PlannedGraph) -> Iterator[None]:
@@ -131,7 +131,7 @@ def ranking(alpha: float, placement: Placement | None = None) -> Arm:
 
 
 def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Sweeps for the op times of the best replay, waits and all: stalls give transfers time."""
+    """Sweep over the op times of the best replay: its stalls give transfers more time."""
     slow = 1.0
     while search.best is not None and search.best.planned is planned and not search.nothing_fits:
         problem = analyse(
@@ -147,8 +147,8 @@ def refining(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Even spreads over one tier below and over all, with more and more room to spare, with and
-    without what the step writes.
+    """Try even spreads over one lower tier and over all, with and without tensors that the step
+    writes, with and without spare room.
     """
     if planned.spread:
         return
@@ -172,7 +172,7 @@ def spreading(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """The least traffic, where the best plan uses routes of several channels."""
+    """Reduce the traffic of the best plan, if it uses routes of several channels."""
     while search.best is not None and search.best.planned is planned:
         before = search.best.outcome
         found, source = with_least_traffic(planned.evaluate, planned.problem, before, "")
@@ -183,14 +183,16 @@ def saving_traffic(search: Search, planned: PlannedGraph) -> Iterator[None]:
 
 
 def drawing(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Sweeps over some of the gaps, with weights drawn at random: unlike plans to search from."""
+    """Sweep over random subsets of the gaps with random weights: start points for local search."""
     while search.best is not None and search.best.planned is planned and planned.problem.gaps:
         search.offer(Found(planned.evaluate(_drawn(search, planned.problem)), planned, SELECTION))
         yield
 
 
 def _drawn(search: Search, problem: Problem) -> Choices:
-    """The choices of a sweep over some of the gaps, within about the budget, by drawn weights."""
+    """Return the choices of a sweep over a random subset of the gaps with random weights, within
+    90 to 100 % of the budget.
+    """
     rng = search.rng
     share = rng.random()
     left = tuple([gap for gap in problem.gaps if rng.random() < share])
@@ -214,9 +216,7 @@ def _drawn(search: Search, problem: Problem) -> Choices:
 
 
 def fitting(search: Search, planned: PlannedGraph) -> Iterator[None]:
-    """Try, if nothing fits, that everything that can move moves, or all is filled from the farthest
-    tier on.
-    """
+    """If nothing fits, evict everything in every gap, then fill the farthest tiers first."""
     if not search.nothing_fits:
         return
     moved = Found(planned.evaluate(everything(planned.problem)), planned, EVERYTHING)

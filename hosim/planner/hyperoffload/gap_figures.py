@@ -1,14 +1,13 @@
-"""The figures of every gap by which the HyperOffload descriptions judge a tensor. They inform; they
-do not decide.
+"""The figures by which the HyperOffload descriptions judge a tensor, for every gap. They inform the
+user and decide nothing.
 
 The descriptions call a tensor a good candidate if it is large, idle for long (lifetime) and rarely
 used (access frequency), if computation covers its transfers, if the channel has time for them
 (bandwidth loss), and compare what recomputing it would cost; the workflow's ``max(0, C_trans -
 C_comp_overlap)`` is :attr:`GapFigures.exposed_ns`. ``hosim plan --explain`` shows these figures
-beside the score by which selection decides (:mod:`hosim.planner.hyperoffload.selection`), which
-knows what the figures leave out: the transfers that are planned already. All times are those of the
-problem (a step without waits, unless it was analysed for others), with each transfer alone on its
-channel.
+beside the score by which selection decides (:mod:`hosim.planner.hyperoffload.selection`); that
+score also considers the transfers that are already planned. All times are those of the problem (a
+step without waits, unless other times were given), with each transfer alone on its channel.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from hosim.planner.schedule.tiers_below import LowerTier
 
 @dataclass(frozen=True, slots=True)
 class GapFigures:
-    """One gap of one tensor. Bytes, nanoseconds and counts; ``value`` puts them into one figure,
-    more is better.
+    """The figures of one gap, in bytes, nanoseconds and counts; ``value`` combines them, and a
+    higher one is better.
 
-    ``below`` is the tier that the times are for: the tensor's own if it lives below, else the
-    fastest that can hold it; None where there is none, and then every transfer time is 0.
+    ``below`` is the tier of the transfer times: the tensor's home if that is below, else the
+    fastest tier that can hold it; if there is none, it is None, and the transfer times are 0.
     ``down_ns`` is 0 if the contents need no store, ``up_ns`` if they need not come back.
     """
 
@@ -38,10 +37,10 @@ class GapFigures:
     bytes: int
     below: str | None
     accesses: int
-    """Ops that use the tensor, in a step."""
+    """The number of ops that use the tensor in a step."""
     gap_ns: int
     covered_ns: int
-    """Computation of the main stream inside the gap, which can cover its transfers."""
+    """The computation of the main stream inside the gap, which can cover its transfers."""
     down_ns: int
     up_ns: int
     over_budget_ns: int
@@ -49,22 +48,22 @@ class GapFigures:
     if nothing moved.
     """
     peak_bytes: int
-    """Bytes off the peak if the tensor is away: its bytes if the gap spans the op of the largest
-    occupancy, else 0.
+    """The reduction of the peak if the tensor is away: its bytes if the gap spans the op of the
+    largest occupancy, else 0.
     """
     recompute_ns: int | None
-    """Duration of the op that wrote the contents, which could run again instead; None if none did,
-    or if it overwrote what it read.
+    """The duration of the op that wrote the contents and could recompute them; None if no op did,
+    or if it overwrote its input.
     """
     recompute_flops: int
     channel_pressure: float
-    """Share of its channel's time inside the gap that all candidates open there would take if all
-    moved; above 1: more than there is.
+    """The share of the channel's time inside the gap that all candidates open there would take
+    together; above 1 they do not fit.
     """
 
     @property
     def transfer_ns(self) -> int:
-        """The round trip on idle channels."""
+        """The time of the round trip on idle channels."""
         return self.down_ns + self.up_ns
 
     @property
@@ -76,13 +75,13 @@ class GapFigures:
 
     @property
     def relief_byte_ns(self) -> int:
-        """Over-budget time covered, times bytes."""
+        """The over-budget time inside the gap, times the bytes."""
         return self.bytes * self.over_budget_ns
 
     @property
     def value(self) -> float:
-        """Relief for each nanosecond it takes: ``relief / (transfer * (1 + channel pressure) +
-        exposed)``, in bytes.
+        """The relief per nanosecond of cost, in bytes: ``relief / (transfer * (1 + channel
+        pressure) + exposed)``.
         """
         return self.relief_byte_ns / max(
             1.0, self.transfer_ns * (1 + self.channel_pressure) + self.exposed_ns
@@ -90,10 +89,10 @@ class GapFigures:
 
 
 def gap_figures(problem: Problem, budget_bytes: int) -> tuple[GapFigures, ...]:
-    """The figures of every gap of a tensor that has bytes, by tensor and then by position; O(ops +
-    uses).
+    """Return the figures of every gap of tensors larger than 0 bytes, by tensor and then by
+    position; O(ops + uses).
 
-    What lives below is not in the device tier before its first use to begin with: that gap relieves
+    A tensor whose home is below is not in the device tier before its first use: that gap relieves
     nothing.
     """
     graph = problem.graph
@@ -146,12 +145,12 @@ def _sums(values: Iterable[int]) -> list[int]:
 
 
 def _within(sums: Sequence[int], gap: Gap) -> int:
-    """The sum over the ops inside a gap."""
+    """Return the sum over the ops inside a gap."""
     return sums[gap.before] - sums[gap.after + 1] if gap.before > gap.after + 1 else 0
 
 
 def _below(problem: Problem, t: int, tiers: dict[str, LowerTier]) -> LowerTier | None:
-    """The tier that the tensor would move to."""
+    """Return the lower tier to which the tensor would move; None if there is none."""
     if t in problem.starts_below:
         return tiers.get(problem.starts_below[t])
     return next(
@@ -160,8 +159,8 @@ def _below(problem: Problem, t: int, tiers: dict[str, LowerTier]) -> LowerTier |
 
 
 def _clean(problem: Problem, gap: Gap) -> bool:
-    """Return whether a valid copy can lie below all along: of contents from before the step that no
-    op changes, or not before the gap ends.
+    """Return True if a valid copy below can exist from the start: the contents are from before the
+    step, and no op changes them (for a home below: none before the gap ends).
     """
     t = gap.tensor
     if t in problem.starts_below:
@@ -181,11 +180,11 @@ def _length(problem: Problem, gap: Gap) -> int:
 
 
 def _with_pressure(problem: Problem, found: Sequence[GapFigures]) -> Iterator[GapFigures]:
-    """The figures with the channel pressure filled in.
+    """Yield the figures with the channel pressure filled in.
 
-    A candidate (it covers over-budget time) that moves needs ``transfer / gap`` of its channel,
-    spread evenly over its gap. The pressure on a gap is the mean, over its ops' time, of what all
-    candidates need together, in the direction that is needed more.
+    A candidate is a gap with over-budget time; its transfer needs the share ``transfer / gap`` of
+    its channel, spread evenly over the gap. The pressure on a gap is the total share of all
+    candidates, averaged over the time of the gap's ops, in the direction with the larger one.
     """
     count = len(problem.graph.ops)
     change: dict[tuple[str, bool], list[float]] = {}

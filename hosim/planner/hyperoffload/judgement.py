@@ -21,20 +21,19 @@ SELECTION, SPREAD, LOCAL_SEARCH, EVERYTHING, RIVAL = (
     "rival",
 )
 LEAST_TRAFFIC = "least_traffic"
-"""What made the plan: a sweep of the selection, an even spread, the search over single decisions
-after these, moving all that can move, another policy, or letting as much as can stay and lie near.
+"""The origins of a plan: a sweep of the selection, an even spread, local search, eviction of
+everything in every gap, another policy, or the reduction of traffic.
 """
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The planner's notes on a plan of its own; :class:`hosim.cache_plan.Plan` carries them, and no
-    file does.
+    """The planner's notes on its plan; :class:`hosim.cache_plan.Plan` carries them, files do not.
 
-    ``choices`` are those of the plan. ``selection`` is the sweep that they come from, or that local
-    search began with; ``rival`` names the policy whose plan was taken because it was better, in
-    which case there are no choices. ``tried`` names, in words, what was planned for besides the
-    budget and the machine as they are. Positions are those of ``graph``, which was planned.
+    ``choices`` are those of the plan. ``selection`` is the sweep that they, or the start of local
+    search, come from. ``rival`` names the other policy whose plan was better and was taken; there
+    are no choices then. ``tried`` names as text the alternatives to the given budget and machine
+    that were planned for. Positions refer to ``graph``, the planned graph.
     """
 
     source: str
@@ -46,7 +45,7 @@ class Judgement:
 
     @cached_property
     def by_gap(self) -> dict[Gap, JudgedGap]:
-        """Return the decision of selection on each gap."""
+        """Return the selection's judgement of each gap; empty without a selection."""
         return (
             {judged.gap: judged for judged in judged_gaps(self.selection)}
             if self.selection is not None
@@ -54,7 +53,7 @@ class Judgement:
         )
 
     def changed(self, gap: Gap) -> bool:
-        """Return whether a later pass decided otherwise than selection."""
+        """Return True if a later pass changed the selection's decision on a gap."""
         judged = self.by_gap.get(gap)
         count = len(self.selection.problem.graph.ops) if self.selection is not None else 0
         return judged is not None and judged.taken != uses_gap(self.choices, gap, count)

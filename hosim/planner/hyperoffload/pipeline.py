@@ -1,8 +1,8 @@
-"""HyperOffload's planner from end to end: which arms a search has, and what becomes of its best
-plan.
+"""HyperOffload's planner from end to end: the arms of its search, and the choice of the plan that
+it returns.
 
 Source: the eight-step workflow of the HyperOffload description (arXiv 2602.00748); its cost
-``max(0, C_trans - C_comp_overlap) + alpha * residency`` is one ranking that sweeps may have
+``max(0, C_trans - C_comp_overlap) + alpha * residency`` is one ranking that sweeps can use
 (:mod:`hosim.planner.hyperoffload.selection`).
 """
 
@@ -39,10 +39,10 @@ _OF_EACH: Sequence[Arm] = (spreading, sweeping(), fitting, refining)
 _LATER: Sequence[Arm] = (drawing, saving_traffic)
 """The arms of each graph before local search, and those after it."""
 _FOR_DRAWS = 10
-"""All draws of a plan are made where they take at most one part in so many of its search's work."""
+"""All draws of a plan are replayed if that takes at most a tenth of the work of the search."""
 _Drawn = tuple[int, float, int, Found, SearchRecord]
-"""Of a plan the number of draws in which it fails, its mean time in the others, its place, the plan
-itself, and how it does.
+"""A plan's number of failed draws, its mean makespan in ns in the others, its place in the list,
+the plan itself, and its record.
 """
 
 
@@ -55,12 +55,12 @@ def plan(
     seed: int = 0,
     placement: Placement | None = None,
 ) -> Plan:
-    """The best plan found within ``budget_bytes`` of the device tier.
+    """Return the best plan found within ``budget_bytes`` of the device tier.
 
-    ``effort`` scales the work that is spent; ``seed`` is that of local search. ``placement`` is the
-    rule by which a tensor gets its tier below; without one it is the tier that hides most, or what
-    some rule says where that does better. Raises :class:`InfeasibleError`, naming the budget below
-    which no plan can exist, if nothing fits.
+    ``effort`` scales the work of the search, and ``seed`` seeds its random choices. ``placement``
+    is the rule that chooses a tensor's lower tier; without one the search takes the tier that hides
+    most of the transfers, and tries the rules as well. If nothing fits, it raises
+    :class:`InfeasibleError` with the budget below which no plan can exist.
     """
     return search(graph, hardware, budget_bytes, effort=effort, seed=seed, placement=placement).plan
 
@@ -79,13 +79,13 @@ def search(
     judge: Judge = verdict,
     **ends: Unpack[EndFields],
 ) -> Evaluation:
-    """Like :func:`plan`, with the choices and the replay's result.
+    """Plan as :func:`plan` does, and return the plan with its choices and its replay's result.
 
     ``ends`` are the fields of :class:`hosim.planner.hyperoffload.search.Ends`. ``alpha`` adds
     sweeps by the cost of the description (:mod:`hosim.planner.hyperoffload.selection`). ``arms``
-    come beside the planner's own; those ``needed`` are gone through to the end whatever the effort,
-    unless nothing waits or something else has ended the search. ``judge`` replays the plans that
-    are compared.
+    and ``later`` are added to the planner's own. ``needed`` arms run last to their ends, unless
+    nothing waits, the search was ended or the lower bound leaves too little to gain. ``judge``
+    replays the plans that are compared.
     """
     when = Ends(**ends)
     run = Search(
@@ -112,15 +112,15 @@ def search(
         return _judged(*_steadiest(run, chosen, [] if when.within else run.alike()), run.tried)
     finally:
         run.planning.add(run.work.done)
-        run.pool.clear()  # its plans know the search: without this cycle all of it is gone at once
+        run.pool.clear()  # breaks the reference cycle, so that the memory is freed at once
 
 
 def _steadiest(run: Search, chosen: Found, others: Sequence[Found]) -> tuple[Found, SearchRecord]:
-    """Of ``chosen`` and others, the plan that fails in the fewest draws of what is uncertain and
-    takes the least on average in the others, and how it does; ``chosen`` where nothing is drawn.
+    """Return the plan that fails in the fewest draws, at a tie that with the lowest mean makespan
+    in the others, and its record; ``chosen`` if nothing is drawn.
 
-    The first draws compare all of them. The best is then tried in all draws, and the next one where
-    it fails there, if that is little beside the work of the search.
+    A few draws compare all plans. Then the best is replayed in all draws, and the next one if it
+    fails in some, as long as that is little beside the work of the search.
     """
     if not others and not prefetches(chosen.outcome.plan):
         return chosen, SearchRecord()
@@ -159,12 +159,12 @@ def _steadiest(run: Search, chosen: Found, others: Sequence[Found]) -> tuple[Fou
 
 
 def _work_of_draws(found: Found, draws: int) -> int:
-    """The work of drawing a plan so often: the table of a replay is made once for all of them."""
+    """Return the work of ``draws`` draws of a plan, which share one table of the replay."""
     return work_of(found.outcome.plan) * draws // (2 * FEW_DRAWS)
 
 
 def _judged(found: Found, record: SearchRecord, tried: Sequence[str]) -> Evaluation:
-    """The outcome, its plan with where it comes from and what edits made its graph."""
+    """Return the outcome; its plan carries its origin and the edits of its graph."""
     outcome = found.outcome
     selection = found.selection or (
         found.planned.selection if found.source == LOCAL_SEARCH else None
@@ -188,7 +188,7 @@ def _judged(found: Found, record: SearchRecord, tried: Sequence[str]) -> Evaluat
 
 
 def _explain(run: Search) -> str:
-    """Return the reason that nothing fits."""
+    """Return the error message for a search in which nothing fits."""
     floor, budget = max(run.plain.problem.floor_bytes, default=0), run.budget_bytes
     below = f"; of the tiers below, {run.full}" if run.full else ""
     error = "" if run.best is None else _error(run, run.best)
@@ -200,7 +200,7 @@ def _explain(run: Search) -> str:
 
 
 def _error(run: Search, found: Found) -> str:
-    """Return why a plan does not fit."""
+    """Return the reason why a plan does not fit."""
     plan, result = found.outcome.plan, found.outcome.result
     again = run.judge is verdict and not result.feasible
     return (replay(plan, run.hardware, run.budget_bytes) if again else result).error or ""

@@ -1,12 +1,12 @@
-"""One search: arms bring plans, a pool keeps unlike ones, local search goes on from these, and what
-pays gets the work.
+"""The search for a plan: arms propose plans, a pool keeps plans that differ, local search improves
+these, and work goes to the arm that promises most.
 
-An arm is a generator. Each of its steps does a piece of work, such as a sweep or the plan of
-another policy, and offers what comes of it (:meth:`Search.offer`). Local search from a plan of the
-pool is an arm, too. :meth:`Search.run` takes the step of the arm that promises the best makespan if
-it went on as it did lately, and ends when no arm promises a gain that is worth the rest of the
-work. Work is counted, never measured by a clock, and which arm is next does not depend on how much
-there is: more work continues the same search. Before each step something else may end it
+An arm is a generator. Each step does a piece of work, such as a sweep or the plan of another
+policy, and offers the resulting plans (:meth:`Search.offer`). Local search from a plan of the pool
+is an arm, too. :meth:`Search.run` extrapolates the recent gains of each arm, and takes a step of
+the arm with the lowest expected makespan. It ends when no arm promises enough for the work that is
+left. Work is counted, never measured by a clock. The next arm does not depend on the work limit, so
+a higher limit continues the same search. Before each step an external condition may end it
 (:mod:`hosim.base.search_control`).
 """
 
@@ -45,72 +45,72 @@ from hosim.planner.hyperoffload.unneeded_moves import without_unneeded
 _WORK = 500_000
 """The work of ``effort=1`` for a graph of one op; it grows with the fourth root of the ops."""
 _LEAST = 0.05
-"""Less effort than that changes nothing."""
+"""Smaller efforts are raised to this one."""
 _BLOCK = 40
-"""Local search goes on for such a part of that work at a time."""
+"""One step of local search is a block: the work of ``effort=1`` divided by this."""
 _FEW = 48
-"""Up to so many ops tensors may be away between two uses that follow each other on one stream,
-too.
+"""On graphs of at most this many ops, a tensor may also be evicted between two consecutive uses on
+one stream.
 """
 _EXPLORED = 4
-"""In such a part of that work arms bring plans, before any of these is searched from. What is
-returned is no slower than the best after such a part of all work.
+"""Arms propose plans for a quarter of the work of ``effort=1`` before local search begins. The
+returned plan is no slower than the best plan after a quarter of all work done.
 """
 _TIDIED = 2
-"""Blocks of work at most that look for what a plan moves and need not."""
+"""The most blocks of work that one removal of unneeded moves may take."""
 _HOPED, _PART_OF_AN_OP, _FORGET = 0.002, 0.1, 0.7
-"""What an arm is taken to gain before it has done anything, in a block: such a part of the
-makespan, or of a usual op where that is more. And what counts of all that it did before its last
-step.
+"""The gain assumed for an arm before its first step: ``_HOPED`` of the makespan per block, or
+``_PART_OF_AN_OP`` of the mean time per op if that is longer. ``_FORGET`` is the weight of an arm's
+earlier steps beside its last one.
 """
 _SHARE = 5e-4
-"""The search ends when less than this part of the makespan is to be expected of the rest of the
-work. What gains less is taken if it is steadier.
+"""The search ends when the rest of the work promises a smaller fraction of the makespan than this.
+Of plans that differ by less, the one with more slack is returned.
 """
 _ALIKE = 5e-3
-"""Plans are alike that take up to that part of the makespan longer than the best."""
+"""Plans count as equally fast if they are slower than the best by at most this fraction."""
 _OF_A_PASS, _BOUNDED = 20, 120
-"""The work of a pass for each op or gap of a graph, and for each op of a bound; all work is in
+"""The work of a pass, for each op and gap of a graph, and of a bound, for each op; all work is in
 units of :class:`WorkDone`.
 """
 _POOL, _UNLIKE = 6, 10
-"""Plans in the pool at most; two of them differ in more than an ``_UNLIKE``-th of the bytes that
-either has away.
+"""The most plans in the pool; the absences of any two differ in more than an ``_UNLIKE``-th of the
+bytes that either plan evicts.
 """
 
 Promise = Callable[[], float | None]
 Arm = Callable[["Search", "PlannedGraph"], Iterator[Promise | None]]
-"""Offers plans to a search, for a graph, one piece of work at a step.
+"""A generator that offers plans for a graph to a search, one piece of work at a step.
 
-What it yields is asked, whenever arms are compared, for the makespan that the next step promises;
-None: what the arm gained lately says that.
+It yields a function that returns the makespan promised by the next step, called whenever arms are
+compared. If it yields None, the makespan is extrapolated from the arm's recent gains.
 """
 
 
 class PlannedGraph:
-    """A graph to plan for: the workload, or what ``edits`` make of it."""
+    """A graph to plan for: the workload, or the workload after ``edits``."""
 
     def __init__(self, problem: Problem, evaluate: Evaluator, edits: Edits | None = None) -> None:
         self.problem, self.evaluate, self.edits = problem, evaluate, edits
         evaluate.work.done += _OF_A_PASS * (len(problem.graph.ops) + len(problem.gaps))
         self.swept: list[tuple[Weights, float]] = []
-        """The weights of its sweeps, and the makespans of their plans."""
+        """The weights of its sweeps, and the makespan in ns of the best plan of each."""
         self.spread = False
-        """Whether even spreads were tried."""
+        """True once even spreads were tried."""
         self.selection: Selection | None = None
-        """The result of the first sweep: the judgement of gaps for plans that began elsewhere."""
+        """The result of the first sweep; it explains the plans that come from no sweep."""
         self._simulator: PlanSimulator | None = None
 
     @cached_property
     def least_ns(self) -> int:
-        """Return the makespan that no plan for this graph beats."""
+        """Return a lower bound, in ns, on the makespan of any plan for this graph."""
         self.evaluate.work.done += _BOUNDED * len(self.problem.graph.ops)
         bounds = self.problem.graph.derived_on(self.problem.hardware, LowerBounds)
         return max(self.problem.horizon_ns, bounds.quick_ns(self.evaluate.budget_bytes))
 
     def simulated(self, outcome: Evaluation) -> PlanSimulator:
-        """Return the judge of the choices of local searches; what a judge counts beside bytes
-        leaves them no more room than ``outcome`` has.
+        """Return the simulator for local search, made at the first call. If the judge counts more
+        than bytes, its budget is the peak of ``outcome``.
         """
         if self._simulator is None:
             graph, within = self.problem.graph, self.evaluate.budget_bytes
@@ -125,8 +125,8 @@ class PlannedGraph:
 
 @dataclass(frozen=True)
 class Found:
-    """A plan in hand, what it is for and what made it; ``rival`` names the policy whose plan it
-    is.
+    """A plan that a search has found: its outcome, its graph and the ``source`` that made it.
+    ``rival`` names the other policy that made it, if one did.
     """
 
     outcome: Evaluation
@@ -137,8 +137,8 @@ class Found:
 
     @cached_property
     def slack(self) -> int:
-        """Return the time by which its copies may be later at no cost: the mean, in thousandths of
-        the makespan; all of it where nothing is copied.
+        """Return the mean slack of its copies, in thousandths of the makespan; 1000 if nothing is
+        copied.
         """
         evaluate, plan, cost = self.planned.evaluate, self.outcome.plan, self.outcome.cost
         evaluate.work.done += work_of(plan)
@@ -152,11 +152,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """The ends of a search: at so many times the work of ``effort=1``, and before where it has done
-    ``work``.
-
-    Also where the makespan of its plan is ``within`` that part of the lower bound above it
-    (:attr:`hosim.result.Result.above_bound`).
+    """The ends of a search: ``effort`` times the work of ``effort=1``, ``work`` units done, or
+    a plan whose gap to the lower bound is at most ``within`` (a fraction of the bound, see
+    :attr:`hosim.result.Result.above_bound`; 0 switches this off).
     """
 
     effort: float = 1.0
@@ -165,7 +163,7 @@ class Ends:
 
 
 class _Arm(ABC):
-    """A way in which a search may go on."""
+    """One arm of a search, with its recent gains."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
@@ -176,27 +174,27 @@ class _Arm(ABC):
 
     @property
     def found(self) -> Found | None:
-        """The plan that it makes better."""
+        """The plan that it tries to improve."""
         return self.search.best
 
     @property
     def rate(self) -> float:
-        """The part of a makespan that a unit of its work gains; what it did lately counts most."""
+        """The fraction of the makespan gained per unit of work; recent steps count most."""
         return self._gained / max(1.0, self._spent)
 
     @property
     def said_ns(self) -> float | None:
-        """The makespan that its next step promises, if it says so."""
+        """The makespan in ns that the arm states for its next step; None if it states none."""
         return None if self._said is None else self._said()
 
     @property
     @abstractmethod
     def least_ns(self) -> int:
-        """Return the makespan that it cannot beat."""
+        """Return a lower bound, in ns, on the makespans of its plans."""
 
     def promised_ns(self, work: int) -> float:
-        """The makespan to be expected after so much work; where nothing fits yet, what only ranks
-        arms.
+        """The makespan in ns expected after ``work`` more units; while no plan fits, a number that
+        only ranks arms.
         """
         found = self.found
         if found is None or found.outcome.cost.infeasible:
@@ -204,11 +202,11 @@ class _Arm(ABC):
         return max(found.outcome.cost.makespan_ns * (1 - self.rate * work), self.least_ns)
 
     def step(self) -> bool:
-        """One piece of work; says whether there may be more."""
+        """Do one piece of work, update the gains, and return True if more work may follow."""
         before, begun, said = self.found, self.search.work.done, self.said_ns
         more, gained = self.go_on(), _gain(before, self.found)
         begins, self._begins = self._begins, False
-        if before is None or begins:  # that does not show what more of it gains
+        if before is None or begins:  # the first gain does not predict later ones
             return more
         if said is None:
             self._gained = self._gained * _FORGET + gained
@@ -221,13 +219,13 @@ class _Arm(ABC):
 
     @abstractmethod
     def go_on(self) -> bool:
-        """The piece of work; says whether there may be more."""
+        """Do one piece of work, and return True if more may follow."""
 
 
 class _Bringing(_Arm):
-    """An arm that brings plans of its own; what it says about its next step is what that promises,
-    as far as it lately kept what it said. If not ``bound`` they are for other graphs: the first one
-    is compared with the first plan for the graph as it is, which anything may beat.
+    """An arm that proposes its own plans. The makespan that it states for its next step is trusted
+    as far as it lately kept such promises. If not ``bound``, its plans may be for other graphs: the
+    graph's lower bound does not apply, and its first gain is not counted.
     """
 
     def __init__(self, search: Search, arm: Arm, planned: PlannedGraph, bound: bool = True) -> None:
@@ -257,7 +255,7 @@ class _Bringing(_Arm):
 
 
 class _Pooled(_Arm):
-    """A plan of the pool, from which local search goes on."""
+    """A plan of the pool and the local search that starts from it."""
 
     def __init__(self, search: Search, found: Found) -> None:
         super().__init__(search)
@@ -294,8 +292,8 @@ class _Pooled(_Arm):
 
 
 def _gain(before: Found | None, after: Found | None) -> float:
-    """Return the part of the makespan that was saved; that something fits at last does not say that
-    more of the same helps.
+    """Return the fraction of the makespan that was saved; 0 if ``before`` did not fit, as the first
+    fit does not predict further gains.
     """
     if after is None or before is None or before.outcome.cost.infeasible:
         return 0.0
@@ -303,7 +301,7 @@ def _gain(before: Found | None, after: Found | None) -> float:
 
 
 def _unlike(one: Found, other: Found) -> bool:
-    """Return whether two plans for a graph have other tensors away."""
+    """Return True if the absences of two plans differ in over an ``_UNLIKE``-th of the bytes."""
     sizes = [tensor.size_bytes for tensor in one.planned.problem.graph.tensors]
     first, second = (
         {(t, after) for t, choice in found.outcome.choices.items() for after in choice.away}
@@ -315,12 +313,12 @@ def _unlike(one: Found, other: Found) -> bool:
 
 
 class Search:
-    """Plans of a graph within a budget.
+    """The search for a graph's plans within a budget.
 
-    ``best`` is the best so far, and ``chosen`` what it would return: as a rule the same, never
-    slower than any plan that it was before, and by less than :data:`_SHARE` slower than the best
-    (:meth:`_steadier`). ``work`` is what was done, ``tried`` names what was planned for besides.
-    ``nearer``: what lies far and need not may lie near.
+    ``best`` is the fastest plan so far, and ``chosen`` the plan to return. They are usually the
+    same; ``chosen`` never gets slower, and is slower than ``best`` by less than :data:`_SHARE`
+    (:meth:`_steadier`). ``work`` counts the work done. ``tried`` names the alternatives to the
+    graph and machine as they are. ``nearer`` allows moving tensors to a nearer tier.
     """
 
     def __init__(
@@ -348,14 +346,12 @@ class Search:
         """The work of ``effort=1``."""
         self.block = self.whole // _BLOCK
         self.hoped = max(_HOPED, _PART_OF_AN_OP / count)
-        """The part of the makespan that an arm is taken to gain in a block before it has done
-        anything.
-        """
+        """The fraction of the makespan that an arm is assumed to gain in its first block."""
         self.best: Found | None = None
         self.chosen: Found | None = None
         self._taken: list[tuple[int, int]] = []
-        """The work after which each best plan was found, and its makespan; a rival's counts from
-        the start.
+        """The work after which each best plan was found, and its makespan in ns; the work is 0 for
+        the plan of another policy.
         """
         self.planning = present_planning()
         self._drawn = has_draws(graph, hardware)
@@ -363,14 +359,12 @@ class Search:
         self.pool: list[_Pooled] = []
         self.tried: list[str] = []
         self.full = ""
-        """The lower tiers that were full in the sweep that found most of them so, in words."""
+        """The full lower tiers as text, from the sweep with the longest such text."""
 
     def planned_graph(
         self, graph: Graph, edits: Edits | None = None, problem: Problem | None = None
     ) -> PlannedGraph:
-        """A graph to plan for within the budget; ``problem`` is its analysis, where that is
-        there.
-        """
+        """Return a graph to plan for within the budget; ``problem`` is its analysis if known."""
         problem = problem or analyse(graph, self.hardware)
         return PlannedGraph(
             problem,
@@ -379,10 +373,10 @@ class Search:
         )
 
     def tidied(self, found: Found, faster: bool = True) -> Found:
-        """The plan less what it moves and need not, and what lies far and need not lies near.
+        """Return the plan without unneeded moves, and with tensors in nearer tiers if allowed.
 
-        If not ``faster`` it takes the same time: what a search returns is what it found, so that
-        more of it never returns a slower plan.
+        If not ``faster``, the makespan stays the same, so that more work never returns a slower
+        plan.
         """
         planned, choices = found.planned, found.outcome.choices
         simulator = planned.simulated(found.outcome)
@@ -406,7 +400,7 @@ class Search:
     # ---------------------------------------------------------------------------------------------
 
     def offer(self, found: Found) -> None:
-        """A plan for the best and for the pool."""
+        """Take a plan as the best if it is, and into the pool if it differs enough."""
         self.note_best(found)
         if found.outcome.choices:
             self._pool(found)
@@ -414,7 +408,7 @@ class Search:
             self.pool = [member for member in self.pool if not member.found.outcome.cost.infeasible]
 
     def note_best(self, found: Found) -> None:
-        """A plan for the best, and for what is returned."""
+        """Take a plan as ``best`` if it is better, and as ``chosen`` if it is to be returned."""
         better = self.best is None or found.outcome.cost < self.best.outcome.cost
         if better:
             self.best = found
@@ -425,12 +419,12 @@ class Search:
             self.chosen = found
 
     def _steadier(self, found: Found, chosen: Found) -> bool:
-        """Return whether a plan is to be returned instead of another: as it is faster or, where it
-        is hardly that and no times are drawn, as its copies have more slack.
+        """Return True if ``found`` replaces ``chosen`` as the plan to return: it is faster or, with
+        a gain of at most :data:`_SHARE` and no draws, its copies have more slack.
 
-        So more work never makes what is returned slower. What is there for other reasons than speed
-        decides by speed alone: a rival's plan, of which ours is to be no slower, and one without
-        waits, which ends the search.
+        More work never makes the returned plan slower. Speed alone decides on another policy's
+        plan, which the returned one must not be slower than, and on a plan without waits, which
+        ends the search.
         """
         new, old = found.outcome, chosen.outcome
         gain = _gain(chosen, found)
@@ -449,10 +443,11 @@ class Search:
         )
 
     def alike(self) -> list[Found]:
-        """The plans of the pool that draws may prefer to what is ``chosen`` without.
+        """The plans of the pool that draws may prefer to ``chosen``.
 
-        They are hardly slower than the best, and no slower than any rival's or than the best after
-        an earlier part of the work: so many times the work never returns a slower plan.
+        They are slower than the best by at most :data:`_ALIKE`, and no slower than any plan of
+        another policy or the best plan after a quarter of the work: so four times the work never
+        returns a slower plan.
         """
         if self.best is None or self.nothing_fits:
             return []
@@ -462,7 +457,7 @@ class Search:
         return [other for other in found if other.outcome.cost.makespan_ns <= most_ns]
 
     def _pool(self, found: Found) -> None:
-        """Keep a plan that is unlike all in the pool, or better than what it is like."""
+        """Keep a plan that differs from all in the pool, or is better than those like it."""
         alike = [
             member
             for member in self.pool
@@ -477,13 +472,13 @@ class Search:
 
     @property
     def nothing_fits(self) -> bool:
-        """Return whether no plan so far fits."""
+        """Return True if no plan so far fits."""
         return self.best is None or self.best.outcome.cost.infeasible
 
     @property
     def done(self) -> bool:
-        """Return whether no plan can be better: the ops of the graph as it is take so long, or none
-        of them waits.
+        """Return True if no plan can be better: the makespan is that of the graph without waits, or
+        nothing in the best plan for the graph waits or is slowed.
         """
         if self.best is None or self.nothing_fits:
             return False
@@ -502,13 +497,12 @@ class Search:
         needed: Sequence[Arm],
         ends: Ends,
     ) -> None:
-        """Take one step after the other, until nothing pays any more, the work is done or something
-        else ends it.
+        """Take steps until no arm pays any more, the work is done or an external condition ends it.
 
-        ``arms`` are for the graph as it is and what may become of it; those ``of_each`` for it and
-        for every variant that has the best plan, and so are those for ``later``, which come after
-        local search where as much is expected of them. In the end come the steps left of what is
-        ``needed``, unless something else has ended it or the bound leaves too little to gain.
+        ``arms`` plan for the graph and its variants. Arms ``of_each`` and ``later`` run for the
+        graph and for each variant that gets the best plan; ``later`` ones come after local search
+        at equal promise. The remaining steps of ``needed`` arms run last, unless the search was
+        ended or the lower bound leaves too little to gain.
         """
         last = [_Bringing(self, arm, self.plain) for arm in needed]
         first: list[_Arm] = [*[_Bringing(self, arm, self.plain) for arm in of_each], *last]
@@ -528,7 +522,7 @@ class Search:
                 arms_left = first
             arm = min(arms_left, key=lambda arm: (arm.promised_ns(self.whole), -arm.rate))
             more = arm.step()
-            if others:  # one step for the graph as it is comes first
+            if others:  # the first step plans for the unchanged graph
                 fails = self.best is not None and self.nothing_fits
                 first, others = [*first, *others] if fails else [*others, *first], []
             if not more:
@@ -543,7 +537,7 @@ class Search:
                 pass
 
     def _ends(self, ends: Ends, limit: int) -> bool:
-        """Return whether the search ends here, with work left."""
+        """Return True if an outside condition, ``ends.work`` or ``ends.within`` ends the search."""
         best = None if self.nothing_fits else self.chosen
         takes_ns = bound_ns = None
         near = False
@@ -558,16 +552,14 @@ class Search:
         )
 
     def _quick_bound_ns(self, found: Found) -> int:
-        """Return the makespan that no plan like that beats, for whoever is told: it is not counted
-        as work.
-        """
+        """Return a lower bound, in ns, to report as progress; it is not counted as work."""
         bounds = self.plain.problem.graph.derived_on(self.hardware, LowerBounds)
         if found.planned is self.plain:
             return max(self.plain.problem.horizon_ns, bounds.quick_ns(self.budget_bytes))
         return bounds.any_order_ns(self.budget_bytes, repeats=True, homes_kept=True, compete=None)
 
     def _above_bound(self, found: Found) -> float:
-        """Return the gap between a plan that fits and the lower bound that its result will have."""
+        """Return the gap of a plan that fits to its result's lower bound, as a fraction of it."""
         if self._bounded is None or self._bounded[0] is not found:
             outcome, edits = found.outcome, found.planned.edits
             plan = outcome.plan if edits is None else replace(outcome.plan, edits=edits)
@@ -578,18 +570,18 @@ class Search:
         return self._bounded[1]
 
     def _may_gain(self, arm: _Arm) -> bool:
-        """Return whether the bound leaves an arm more to gain than what ends the search."""
+        """Return True if the arm's bound lies more than :data:`_SHARE` below the chosen plan."""
         if self.chosen is None or self.nothing_fits:
             return True
         return arm.least_ns < self.chosen.outcome.cost.makespan_ns * (1 - _SHARE)
 
     def _pays(self, arm: _Arm, left: int) -> bool:
-        """Return whether enough is to be expected of the rest of the work."""
+        """Return True if ``left`` units of work in this arm promise a large enough gain."""
         if self.best is None or self.nothing_fits:
             return self.best is None or left + self.whole > 0
         return left > 0 and self.pays(arm.promised_ns(left))
 
     def pays(self, promised_ns: float) -> bool:
-        """Return whether a plan of so many nanoseconds would be worth more work."""
+        """Return True if a makespan of ``promised_ns`` would be a large enough gain."""
         best_ns = inf if self.best is None else self.best.outcome.cost.makespan_ns
         return promised_ns < best_ns * (1 - _SHARE)

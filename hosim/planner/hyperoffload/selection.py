@@ -1,22 +1,22 @@
-"""The tensors that leave, and the times at which they come back: one sweep over the ops that
-reserves time on the channels.
+"""Candidate selection: one sweep over the ops chooses the tensors to evict and the times of their
+return, and reserves time on the channels.
 
-Candidate selection. The sweep goes through the ops in order with what the device tier holds. Where
-that exceeds the budget, it takes the best of the gaps that are open there, until it fits. A gap is
-judged on the channels as they are then, not on idle ones:
+The sweep goes through the ops in order and tracks the occupancy of the device tier. At an op that
+exceeds the budget it takes the best open gap, again and again until the op fits. It judges a gap on
+the channels with the reservations made so far:
 
-- its store takes the earliest free time of the channel down after its last use, its prefetch the
-  *latest* free time of the channel up that ends before its next use, so that it stays away as long
-  as the prefetch stays hidden;
-- what it gains is the over-budget time that it is away for; what it costs is the over-budget time
-  that it waits in the device tier after coming back too early (because the channel was full just
-  before its use), and, weighed heavily, the stall where a transfer cannot be in time at all.
+- the store takes the earliest free time of the channel down after the last use. The prefetch takes
+  the *latest* free time of the channel up that ends before the next use, so that the tensor stays
+  away as long as possible at no stall;
+- the gain is the over-budget time for which the tensor is away. The cost is the over-budget time
+  for which it waits in the device tier after an early return (the channel was full just before its
+  use) and, weighed heavily, the stall if a transfer cannot be in time.
 
-So where pressure is a hill (training: activations pile up), gaps that reach over the hill win;
-where it is a plateau (weights streamed through a small budget), the choice spreads evenly over the
-step, as only a gap whose prefetch fits just before its use does not wait. Contents that have a
-valid copy below leave for nothing. A persistent tensor can be given one from the start (``copy``),
-at the price of a store after its last write, or start below altogether.
+If the pressure is a hill (training: activations pile up), gaps that span the hill win. If it is a
+plateau (weights streamed through a small budget), the choice spreads evenly over the step, because
+only a gap whose prefetch fits just before its use has no wait. Contents with a valid copy below
+need no store. A persistent tensor can have such a copy from the start (``copy``), at the cost of a
+store after its last write, or start below.
 """
 
 from __future__ import annotations
@@ -49,36 +49,34 @@ from hosim.planner.hyperoffload.tensor_choices import (
 
 # -- described cost
 # --------------------------------------------------------------------------------------------------
-# The cost by which the HyperOffload description places cache ops, as a ranking of gaps: a sweep
-# may judge by it.
+# The cost by which the HyperOffload description places cache ops, as a ranking of gaps for sweeps.
 #
-# ``max(0, C_trans - C_overlap) + alpha * residency``: what a transfer takes beyond the
-# computation that it overlaps with, and how long the tensor lies in the device tier all the same,
-# until its store has ended and after its prefetch has begun. The description also wants what is
-# large, idle for long and seldom used to move first; so the cost counts for each byte and
-# nanosecond away, once for each use. Both directions are summed up. Source: arXiv 2602.00748 as
-# summarised publicly; how the terms combine is hosim's reading.
+# ``max(0, C_trans - C_overlap) + alpha * residency``: the transfer time that computation does not
+# cover, and the time inside the gap for which the device tier still holds the tensor, before its
+# store ends and after its prefetch begins. The description also moves tensors first that are large,
+# idle for long and seldom used; so the cost is multiplied by the uses, and divided by the bytes and
+# by the time away. Both directions are summed. Source: arXiv 2602.00748 as summarised publicly; the
+# combination of the terms is hosim's reading.
 
 
 class PlainSweep(GapSweep):
-    """A sweep that runs interpreted. With an ``alpha`` its scores go from 0 (costs nothing) down to
-    the negative of the step's time, by the described cost, with the channels as they are occupied
-    so far.
+    """An interpreted sweep. With an ``alpha`` it scores gaps by the described cost, from 0 (no
+    cost) down to the negative of the step's time, on the channels as reserved so far.
     """
 
     def describe(self, problem: Problem, alpha: float | None) -> None:
-        """Let ``alpha`` be the weight of residency."""
+        """Set the problem, and ``alpha``, the weight of residency; None: score as usual."""
         columns, tensors = problem.columns, problem.graph.derived(TensorColumns)
         moving = tensors.size[columns.tensor[columns.forced :]].tolist()
         self.alpha, self.usual_bytes = alpha, least_size_that_counts(moving)
         self.problem = problem
 
     def most(self, g: int, i: int, trip: int) -> int:
-        """No score of this gap over this trip is better."""
+        """Return an upper bound on the scores of gap ``g`` at op ``i`` over a trip."""
         return super().most(g, i, trip) if self.alpha is None else 0
 
     def come_back(self, g: int, i: int, trip: int, way: int) -> None:
-        """Place the prefetch of a way, and score it."""
+        """Place the prefetch of a way, and score the way."""
         super().come_back(g, i, trip, way)
         if self.alpha is None:
             return
@@ -99,11 +97,11 @@ class PlainSweep(GapSweep):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Choices, and the largest number of bytes by which an op still exceeds the budget (0 where the
-    sweep succeeded).
+    """The result of a sweep: its choices, and ``short_bytes``, the largest excess of an op over the
+    budget (0 if the sweep succeeded).
 
-    ``full`` names the tiers below that had no room for something, in words, ``judged`` counts how
-    often a gap was. ``problem``, ``budget_bytes`` and ``weights`` are what was asked for.
+    ``full`` names as text the lower tiers that had no room for some tensor, and ``judged`` counts
+    the judgements of gaps. ``problem``, ``budget_bytes`` and ``weights`` are the sweep's inputs.
     """
 
     choices: Choices
@@ -117,8 +115,8 @@ class Selection:
 
 
 def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
-    """Choices that keep every op within the budget, in listed order; O(gaps log gaps) with few
-    candidates judged twice.
+    """Return choices that keep every op within the budget, in listed order, if the sweep finds
+    them; O(gaps log gaps) if few candidates are judged twice.
     """
     arrays = SweepArrays(problem, budget_bytes, weights)
     plain = weights.alpha is not None or arrays.are_large()
@@ -139,9 +137,9 @@ def select(problem: Problem, budget_bytes: int, weights: Weights) -> Selection:
 
 
 def uses_gap(choices: Choices, gap: Gap, count: int) -> bool:
-    """Return whether the tensor is away in a gap by these choices; ``count`` is the number of ops.
+    """Return True if these choices evict the gap's tensor in it; ``count`` is the number of ops.
 
-    A tensor that starts below leaves again after its last use, without an absence of its own.
+    A tensor that starts below leaves after its last use; ``away`` does not list that absence.
     """
     choice = choices.get(gap.tensor)
     return choice is not None and (
@@ -150,13 +148,13 @@ def uses_gap(choices: Choices, gap: Gap, count: int) -> bool:
 
 
 def _set(ops: Cells) -> list[int]:
-    """The gaps for which there is an op."""
+    """Return the positions of the gaps for which ``ops`` has an op."""
     found: list[int] = np.flatnonzero(np.asarray(ops) != PRESENT).tolist()
     return found
 
 
 def _choices(arrays: SweepArrays, count: int) -> Choices:
-    """What a sweep that has run has decided on so many tensors, in the order in which it did."""
+    """Return the decisions of a finished sweep on its first ``count`` tensors, in its order."""
     cells, below = arrays.cells, arrays.problem.below
     tensor, after, backs, stores = [cells[name] for name in ("tensor", "after", "back", "store")]
     away = defaultdict[int, dict[int, int | None]](dict)

@@ -1,9 +1,8 @@
-"""The least that the replay of a plan can take, from its transfers alone: as if there were always
-room.
+"""A lower bound on the makespan of a plan from its transfers alone, with room assumed everywhere.
 
-Most plans that a planner looks at lose by what their transfers take, or by what they come too late.
-That is seen without a replay: the transfers of a channel take turns in the order of issue, and ops
-wait for theirs. Room can only delay what is counted here.
+Most plans that a planner rejects lose by the length or the lateness of their transfers. That needs
+no replay: the transfers of a channel take turns in the order of issue, and ops wait for theirs. A
+lack of room can only delay them further.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from hosim.hardware import Channel, Hardware
 
 
 def soonest_end_ns(plan: Plan, hardware: Hardware) -> int:
-    """Nanoseconds that the replay of a plan takes at least."""
+    """Return a lower bound, in ns, on the makespan of a plan's replay."""
     times = _Alone(plan, hardware)
     busy, carried = _loads(plan, times)
     shared = [
@@ -34,8 +33,8 @@ def soonest_end_ns(plan: Plan, hardware: Hardware) -> int:
 
 
 def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """For each channel of one engine the nanoseconds that it is busy for; and for each channel the
-    bytes that it carries.
+    """Return the busy time in ns of each queue of channels with one engine, and the bytes that each
+    channel carries.
     """
     queue_of = times.machine.queue_of
     busy: dict[str, int] = {}
@@ -52,16 +51,16 @@ def _loads(plan: Plan, times: _Alone) -> tuple[Mapping[str, int], Mapping[str, i
 
 
 def _in_turns(plan: Plan, hardware: Hardware, times: _Alone) -> int:
-    """Return the end of the last op or transfer on a single stream, if transfers wait for their
-    channels, and ops for their transfers, alone.
+    """Return the end in ns of the last op or transfer on a single stream, if transfers wait only
+    for their channels, and ops only for their transfers.
     """
     graph, device = plan.graph, hardware.device_tier
     ends = list(
         accumulate(op_durations(graph, hardware), initial=0)
-    )  # of op i without waits: at i + 1
+    )  # ends[i + 1] is the end of op i without waits
     free: dict[str, int] = {}
-    wanted: list[tuple[int, int]] = []  # ops, and when what they wait for is there
-    late = last = 0  # how much later ops are by now
+    wanted: list[tuple[int, int]] = []  # ops, and the ends of the transfers that they wait for
+    late = last = 0  # the delay of ops so far, and the end of the last transfer
     for cache_op in sorted(plan.cache_ops, key=lambda each: each.after):
         channel = times.channel(cache_op)
         if channel is None:
@@ -97,11 +96,11 @@ class _Alone:
         self.sizes = [tensor.size_bytes for tensor in plan.graph.tensors]
 
     def channel(self, cache_op: CacheOp) -> Channel | None:
-        """The channel that carries a copy; none for a detach, and for what takes several."""
+        """Return the channel of a copy; None for a detach, and for a copy over several channels."""
         return self._channels.get((cache_op.source, cache_op.destination or ""))
 
     def of(self, channel: str, tensor: int) -> int:
-        """Nanoseconds of a tensor's transfer."""
+        """Return the time in ns of a tensor's transfer over a channel."""
         key = channel, self.sizes[tensor]
         known = self._known.get(key)
         if known is None:

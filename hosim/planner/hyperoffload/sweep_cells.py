@@ -1,4 +1,4 @@
-"""What a sweep is given: its weights, and a problem as the arrays of the kernels
+"""The inputs of a sweep: its weights, and a problem as the arrays of the kernels
 (:mod:`hosim.planner.hyperoffload.kernels.gap_sweep`).
 """
 
@@ -29,11 +29,11 @@ Numbers = npt.NDArray[Any]
 S = TypeVar("S", bound=GapSweep)
 
 _LONG = 2**30
-"""Bytes whose transfer takes no longer than they need."""
+"""Bytes so many that the latency does not matter."""
 _LOOK = 4
-"""Candidates that are judged anew before one is taken, as their place in the heap may be stale."""
+"""The candidates judged again before one is taken, since their places in the heap may be stale."""
 _MOST = 2**62
-"""Numbers below this are computed in 64 bits, others as Python does."""
+"""Sweeps compute with 64-bit integers if all numbers are below this, else with Python's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +56,9 @@ class Weights:
 
 
 class SweepArrays:
-    """A problem as the arrays of the kernel, ``given``, and the room in the tiers below, ``space``.
+    """A problem as the arrays of the kernel, ``given``, and the room in the lower tiers, ``space``.
 
-    A sweep changes both, so that there is one sweep of each.
+    A sweep changes both, so each object serves one sweep.
     """
 
     def __init__(self, problem: Problem, budget_bytes: int, weights: Weights) -> None:
@@ -101,7 +101,7 @@ class SweepArrays:
         }
 
     def are_large(self) -> bool:
-        """Return whether a sweep may come to numbers that do not fit in 64 bits."""
+        """Return True if a sweep may compute numbers that do not fit in 64 bits."""
         columns, trips = self.problem.columns, list(self.given["trip_ns"])
         sizes, count = columns.sizes.tolist(), len(columns.sizes)
         times = np.bincount(columns.size_class[columns.tensor], minlength=count).tolist()
@@ -111,8 +111,8 @@ class SweepArrays:
         return bool(max(max(self.problem.held_bytes, default=0) + moved, longest) >= _MOST)
 
     def begin(self, kernel: type[S], *, plain: bool) -> S:
-        """A sweep that has not begun. ``plain`` says whether its arrays are lists of Python's
-        numbers: for classes that are not compiled, and where these are large.
+        """Return a sweep that has not run. With ``plain`` its arrays are lists of Python's
+        integers, for classes that are not compiled and for large numbers.
         """
         self.cells = {
             **self.numbers,
@@ -124,7 +124,7 @@ class SweepArrays:
         return kernel(self.cells, self.budget_bytes, self.problem.horizon_ns, waiting, known)
 
     def full(self) -> str:
-        """In words, what a sweep that has run found no room in."""
+        """Return as text the tiers in which the finished sweep found no room."""
         room, refused = self.cells["free"], self.cells["full"]
         for k, (tier, free) in enumerate(self.space.free.items()):
             free[:] = room[k * len(free) : (k + 1) * len(free)]
@@ -146,7 +146,7 @@ _DECLARED = {
 }
 
 Given = dict[str, Numbers | Sequence[int]]
-"""Arrays of the kernel by name."""
+"""The arrays of the kernel by name."""
 
 
 def _of_ops(problem: Problem, budget_bytes: int) -> Given:
@@ -204,9 +204,9 @@ def _of_gaps(problem: Problem) -> Given:
 
 
 def _trips(problem: Problem, weights: Weights) -> Given:
-    """How long tensors take there and back, and the parts of it that their bytes would take on the
-    fastest tier, in both directions and up only: near 0 for a small tensor, whose latency keeps the
-    channel from others, and for a slow tier.
+    """Return the times of transfers up and down, and the shares of them that the bytes would take
+    on the fastest tier, in both directions and up only. A share is near 0 for a small tensor, whose
+    latency occupies the channel, and for a slow tier.
     """
     hardware, sizes = machine_of_copies(problem.graph, problem.hardware), problem.columns.sizes
     ways, slow = _ways(problem), weights.slow
@@ -235,7 +235,7 @@ def _trips(problem: Problem, weights: Weights) -> Given:
 
 
 def _ways(problem: Problem) -> tuple[dict[str, str], dict[str, str]]:
-    """By tier its channel up, and its channel down."""
+    """Return the channel up of each tier, and the channel down of each."""
     below = problem.below
     return {tier.name: tier.up.name for tier in below}, {
         tier.name: tier.down.name for tier in below
@@ -243,12 +243,12 @@ def _ways(problem: Problem) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _shares(shares: Numbers) -> Sequence[int]:
-    """Shares, at most 1, in whole parts; a little more, so that three thirds are one."""
+    """Return shares, at most 1, as integers, rounded up a little so that three thirds make one."""
     return [int(share) + 2 ** (SHARE - 52) for share in np.minimum(1.0, shares) * 2.0**SHARE]
 
 
 def _channels(problem: Problem) -> Given:
-    """The timelines of channels, those up before those down, and which one each tier has."""
+    """Return the timelines of the channels, up before down, and the timeline of each tier."""
     columns, hardware = problem.columns, machine_of_copies(problem.graph, problem.hardware)
     sizes = problem.graph.derived(TensorColumns).size[columns.tensor[columns.forced :]]
     usual, smallest = least_size_that_counts(sizes.tolist()), list[int]()
@@ -262,8 +262,8 @@ def _channels(problem: Problem) -> Given:
 
 
 def _room_below(problem: Problem, space: TierSpace, rule: str | None) -> Given:
-    """What is free below over the step, and in which order a tensor prefers the tiers there, where
-    a rule says so.
+    """Return the free bytes of the lower tiers over the step, and each tensor's order of preferred
+    tiers if there is a placement rule.
     """
     tensors, tiers = problem.graph.tensors, {name: k for k, name in enumerate(space.tiers)}
     preferred, way_ns = list[int](), list[int]()

@@ -1,8 +1,8 @@
-"""The removal of a plan's unneeded moves: absences whose loss costs no time are dropped, and what
-can lie nearer does, largest tensors first.
+"""The removal of a plan's unneeded moves, largest tensors first: absences that save no time are
+dropped, and tensors move to a nearer tier if that costs nothing.
 
-A sweep moves what is over the budget at each op, and a later change may have made room for some of
-that. What stays cannot be late where times vary, and leaves its channel to others.
+A sweep evicts enough for each op, and a later change may have made room for some of that. A tensor
+that stays cannot be late when times vary, and leaves its channel to others.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ def without_unneeded(
     nearer: bool,
     faster: bool = True,
 ) -> Choices:
-    """The choices less the absences without which the step takes no longer, or if not ``faster``
-    the same time; ``nearer``: in the nearest tier where that costs nothing.
+    """Return the choices without the absences whose removal does not make the step slower; if not
+    ``faster``, without those whose removal leaves the makespan unchanged.
 
-    At most so much work looks at them; what is looked at is counted. ``simulator`` covers the
-    choices.
+    ``nearer`` also moves tensors to the nearest lower tier if that costs nothing. At most ``most``
+    work is spent; it is added to ``work``. ``simulator`` covers the choices.
     """
     begun, problem = simulator.work, simulator.problem
     cost = simulator.begin(choices)

@@ -1,11 +1,11 @@
-"""Variants of the graph as an arm of the planner's search: its ops in a better order, some of them
-run again.
+"""Arms of the planner's search that change the graph: by another order of its ops, and by
+recomputation.
 
-With ``reorder`` the ops come in another order (:func:`hosim.planner.rewrites.reorder.reorder`),
+With ``reorder`` the ops run in another order (:func:`hosim.planner.rewrites.reorder.reorder`);
 with ``recompute`` some of them run again, in either order. Many variants are weighed
-(:class:`Variants`). The most promising ones are swept, and join the pool of
-the search (:mod:`hosim.planner.hyperoffload.search`), which goes on from what does best. Where the
-best plan moves tensors that can be made again in less time, these are dropped in turn.
+(:class:`Variants`). The most promising ones are swept and join the pool of the search
+(:mod:`hosim.planner.hyperoffload.search`). If the best plan moves tensors that are faster to
+recompute, variants that recompute them are tried in turn.
 """
 
 from __future__ import annotations
@@ -59,22 +59,22 @@ from hosim.planner.rewrites.reorder import reorder as better_order
 # A variant is an order of the ops, and sets of drops (:mod:`hosim.planner.rewrites.recompute`) on
 # it. Weighing one takes a walk through the graph; planning one takes a hundred times as long. So
 # many are weighed, and few are planned. On large graphs a set of drops is improved by adding or
-# taking away tensors that are alike, as the layers of a network are (selective checkpointing,
+# removing groups of similar tensors, such as those of all layers (selective checkpointing,
 # Korthikanti et al., arXiv 2205.05198).
 
 Recipe = float | tuple[int, int]
-"""A way to choose drops: the cheapest by byte down to this part of the budget; or checkpoints of so
-many segments, of which so many last ones stay as they are.
+"""A rule that chooses drops: a float drops the cheapest by byte until the peak is this fraction of
+the budget; a pair (m, n) makes checkpoints of m segments, and keeps the last n of them unchanged.
 """
 
 LIKELY: tuple[Recipe, ...] = (1.0, (8, 1), (12, 2), (16, 2), (24, 2))
 OTHERS: tuple[Recipe, ...] = (0.95, 0.85, (2, 1), (4, 1), (8, 2), (16, 8), (32, 2), (64, 32))
-"""Parts of the budget below 1 leave room for what chains hold while they run. The last segments are
-needed again so soon that it seldom helps to drop them, and it helps to drop the first ones alone
-where little is above the budget.
+"""Fractions of the budget below 1 leave room for the tensors that a recomputed chain holds. The
+last segments are needed again so soon that dropping them seldom helps; if the peak is little above
+the budget, dropping only the first ones is enough.
 """
 _SHARES = (0.1, 0.25, 0.5, 1.0)
-"""Shares of what could be recomputed instead of moved."""
+"""The shares of the moved tensors worth recomputing that are tried."""
 _LOOKS = 40
 """How many sets of drops are looked at where one is improved, or where the best plan's is."""
 _MARGIN, _PART = 1.25, 0.05
@@ -102,16 +102,16 @@ class Variant:
 
     @cached_property
     def edits(self) -> Edits:
-        """What makes its graph; found where it is asked for, as few variants are planned of those
-        that are weighed.
+        """The edits that make its graph; computed on demand, as few of the weighed variants are
+        planned.
         """
         again = recomputes(self.among.problem.graph, self.reruns)
         return replace(self.among.edits, recompute=again)
 
 
 class Variants:
-    """The variants of a graph whose ops are in one order; ``edits`` say in which, and each set of
-    drops is weighed once. Without ``recompute`` nothing runs again.
+    """The variants of a graph with one order of its ops, that of ``edits``. Each set of drops is
+    weighed once. Without ``recompute`` no op runs again.
     """
 
     def __init__(self, problem: Problem, edits: Edits, budget: int, recompute: bool = True) -> None:
@@ -127,7 +127,7 @@ class Variants:
 
     @cached_property
     def recomputable(self) -> Sequence[Candidate]:
-        """All that may run again."""
+        """All candidates for recomputation."""
         return candidates(self.problem) if self._recompute else ()
 
     @cached_property
@@ -135,7 +135,7 @@ class Variants:
         return Checkpoints(self.problem, self.recomputable)
 
     def __call__(self, drops: frozenset[Drop]) -> Variant:
-        """The variant with these drops."""
+        """Return the variant with these drops."""
         if drops not in self._known:
             self._known[drops] = self._weighed(drops)
         return self._known[drops]
@@ -178,14 +178,14 @@ class Variants:
         return sqrt(float(hoped) * float(feared)) + exposed
 
     def _byte_ns(self, channels: Sequence[Channel]) -> float:
-        """Nanoseconds for a byte on all of these channels together, those of one direction."""
+        """Return the time in ns per byte on these channels of one direction together."""
         bandwidth = sum(
             [channel_bandwidth(self.problem.hardware, channel.name) for channel in channels]
         )
         return 1e9 / max(1, bandwidth)  # without a tier below no variant above the budget is likely
 
     def by(self, recipe: Recipe) -> Variant:
-        """The variant with the drops of a recipe."""
+        """Return the variant with the drops of a recipe."""
         if isinstance(recipe, float):
             return self(cheapest(self.problem, self.recomputable, int(self.budget * recipe)))
         return self(self._checkpoints.drops(*recipe))
@@ -196,7 +196,7 @@ class Variants:
         return self._known.values()
 
     def proposed(self, recipes: Iterable[Recipe]) -> list[Variant]:
-        """The variants without drops and by recipes."""
+        """Return the variant without drops, and those of the recipes."""
         fitting = [
             recipe
             for recipe in recipes
@@ -205,13 +205,13 @@ class Variants:
         return [self(frozenset()), *[self.by(recipe) for recipe in fitting if self.recomputable]]
 
     def improved(self) -> Variant:
-        """The variant of which the least is expected so far, improved by groups."""
+        """Return the variant with the lowest expected time so far, improved by groups."""
         best = min(self.known, key=lambda variant: (variant.expected_ns, variant.again_ns))
         return self.improved_by_groups(best) if self.recomputable else best
 
     def improved_by_groups(self, best: Variant) -> Variant:
-        """``best`` with groups of candidates that are alike added or taken away, whole and then by
-        halves, while less time is expected.
+        """Return ``best`` with groups of similar candidates added or removed, first whole and then
+        by halves, as long as the expected time falls.
         """
         looks = _LOOKS
         whole = self._groups
@@ -241,8 +241,8 @@ class Variants:
 
     @cached_property
     def _groups(self) -> list[list[Candidate]]:
-        """Candidates by what their tensors are: their sizes, what makes them and who uses them;
-        those with most bytes first.
+        """The candidates grouped by the size, the producer and the users of their tensors; groups
+        with most bytes first.
         """
         graph = self.problem.graph
         groups: dict[object, list[Candidate]] = {}
@@ -262,20 +262,20 @@ class Variants:
         return sorted(groups.values(), key=lambda group: -sum([sizes[c.gap.tensor] for c in group]))
 
     def instead_of_moves(self, plan: Plan, drops: frozenset[Drop]) -> Iterator[Variant]:
-        """Variants that recompute parts of what a plan moves, beside ``drops``."""
+        """Yield variants with ``drops`` that also recompute some tensors that a plan moves."""
         moved = _moved_but_cheaper(plan, self.recomputable)
         for share in _SHARES if moved else ():
             yield self(drops.union(*(c.drops for c in moved[: max(1, round(len(moved) * share))])))
 
     def moving_instead(self, drops: frozenset[Drop]) -> Iterator[Variant]:
-        """Variants without ``drops`` of tensors that are alike, those with most bytes first."""
+        """Yield variants without the ``drops`` of a group of similar tensors, most bytes first."""
         for group in self._groups[:_LOOKS] if drops else ():
             yield self(_without(drops, group))
 
 
 def _may_start_below(problem: Problem) -> tuple[Numbers, Numbers]:
-    """Return the bytes at each op of tensors that may start below and are not used up to it, and of
-    those that the step never writes.
+    """Return two arrays of bytes by op: of the tensors that may start below and are not used up to
+    that op, and of those among them that the step never writes.
     """
     graph, count = problem.graph, len(problem.graph.ops)
     found = np.zeros((2, count + 1), np.int64)
@@ -289,23 +289,23 @@ def _may_start_below(problem: Problem) -> tuple[Numbers, Numbers]:
 
 
 def _with_inputs(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Drop]:
-    """Drops with those of a group, dead inputs along the chains included."""
+    """Return the drops and those of a group, with the dead inputs along its chains."""
     return drops.union(*[candidate.drops for candidate in group])
 
 
 def _with(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Drop]:
-    """Drops with those of a group alone."""
+    """Return the drops and those of a group, without the inputs along its chains."""
     return drops | {candidate.drops[0] for candidate in group}
 
 
 def _without(drops: frozenset[Drop], group: Sequence[Candidate]) -> frozenset[Drop]:
-    """Drops without those of a group."""
+    """Return the drops without those of a group."""
     return drops - {candidate.drops[0] for candidate in group}
 
 
 def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that the plan moves instead, though recomputing them takes less time than their
-    transfers; the cheapest by byte first.
+    """Return the candidates that the plan moves although recomputing them takes less time than
+    their transfers; the cheapest by byte first.
     """
     moved = {plan.graph.tensors[c.tensor].name for c in plan.cache_ops}
     names = plan.workload.tensors
@@ -320,13 +320,15 @@ def _moved_but_cheaper(plan: Plan, recomputable: Sequence[Candidate]) -> list[Ca
 
 
 MOST_OPS = 20_000
-"""Graphs with more ops are planned as they are."""
+"""Graphs with more ops are planned without rewrites."""
 _OF_AN_ORDER, _OF_A_VARIANT = 80, 1
 """The work of finding and analysing an order of the ops, and of weighing a variant, for each op."""
 
 
 def rewriting(reorder: bool, recompute: bool) -> tuple[Arm, Arm]:
-    """The arms that try variants of the graph: those that are likely, and those near the best."""
+    """Return the two arms that try variants of the graph: promising ones, and those near the best
+    plan.
+    """
     made: dict[Search, _Rewrites] = {}
 
     def likely(search: Search, planned: PlannedGraph) -> Iterator[Callable[[], float | None]]:
@@ -370,7 +372,7 @@ class _Rewrites:
             variant = self._most_promising()
             if variant is None and orders_left is None:
                 return
-            begun = bool(self._swept)  # what was weighed first is no use without its plan
+            begun = bool(self._swept)  # the first sweep is made whatever it promises
             if begun:
                 yield partial(self._promised_ns, variant, orders_left is True)
             pays = not begun or orders_left is None or self._promised_ns(variant) is not None
@@ -380,7 +382,7 @@ class _Rewrites:
                 orders_left = next(weighing, None)
 
     def changing(self, planned: PlannedGraph) -> Iterator[None]:
-        """Carry the choices of the best plan, while it is for this graph, over to variants near it."""
+        """As long as the best plan is for this graph, carry its choices over to nearby variants."""
         while (best := self._search.best) is not None and best.planned is planned:
             variant = self._nearest(best)
             if variant is None:
@@ -432,7 +434,7 @@ class _Rewrites:
                 yield False
 
     def _in_order(self, ordered: Graph) -> Variants:
-        """The variants whose ops are in an order."""
+        """Return the variants with the order of ops of ``ordered``."""
         edits = Edits(self._graph, tuple([op.name for op in ordered.ops]))
         problem = analyse(ordered, self._search.hardware)
         return Variants(problem, edits, self._search.budget_bytes, self._recompute)
@@ -440,7 +442,7 @@ class _Rewrites:
     def _noted(
         self, order: Variants, weigh: Callable[[Variants], Sequence[Variant]]
     ) -> Sequence[Variant]:
-        """Weigh variants, and note those that are new."""
+        """Weigh variants, note the new ones, and return all that ``weigh`` returns."""
         known = len(order.known)
         weighed = weigh(order)
         for variant in weighed:
@@ -471,8 +473,8 @@ class _Rewrites:
         )
 
     def _estimate_ns(self, variant: Variant) -> float:
-        """What is expected, by how far the fastest sweep in its order was from that: what is
-        expected knows little of order. It is right about variants that need no transfers.
+        """Return the expected time in ns, corrected by the error of the expectation for the fastest
+        sweep in its order. For variants that need no transfers the expectation is right.
         """
         swept = [
             (ns, other.expected_ns)
@@ -483,9 +485,9 @@ class _Rewrites:
         return variant.expected_ns * (takes_ns / expected_ns if takes_ns < inf else 1.0)
 
     def _promised_ns(self, variant: Variant | None, orders_left: bool = False) -> float | None:
-        """What a variant promises: as much less than its estimate as the best plan takes less than
-        its sweep's; and what an order promises that is not known yet: as little as is expected in
-        others. None if that does not pay.
+        """Return the makespan in ns that a variant promises: its estimate, reduced as the best plan
+        is below its sweep's; for orders not weighed yet, the least expected in the others. None
+        if that does not pay.
         """
         best = self._search.best
         here = None if best is None else self._planned.get(best.planned)
@@ -497,7 +499,7 @@ class _Rewrites:
         return promised_ns if self._search.nothing_fits or self._search.pays(promised_ns) else None
 
     def _planned_graph(self, variant: Variant) -> PlannedGraph:
-        """The graph of a variant, ready to plan for."""
+        """Return the graph of a variant, ready to plan for."""
         for planned, known in self._planned.items():
             if known is variant:
                 return planned
@@ -508,7 +510,7 @@ class _Rewrites:
         return planned
 
     def _sweep(self, variant: Variant) -> None:
-        """Offer the plan of a sweep."""
+        """Sweep a variant, and offer the plan."""
         planned = self._planned_graph(variant)
         with suppress(InfeasibleError):
             check_floor(planned.problem, self._search.budget_bytes)
@@ -517,8 +519,8 @@ class _Rewrites:
         self._swept[variant] = inf if takes_ns is None else takes_ns
 
     def _note_near(self) -> None:
-        """Weigh variants that run again what the best plan moves, or move what it runs again; once
-        for each.
+        """Weigh variants that recompute what the best plan moves, or move what it recomputes; once
+        for each plan.
         """
         best = self._search.best
         if not self._swept or best is self._near or self._search.nothing_fits:
@@ -538,8 +540,8 @@ class _Rewrites:
 
 
 def carried(plan: Plan, base: Graph, graph: Graph) -> Plan:
-    """The cache ops of a plan for another graph made of ``base`` with its ops in the same order:
-    each moves what stands for its tensor there.
+    """Return a plan's cache ops for another graph made from ``base`` with the same order of ops:
+    each moves the corresponding tensor.
     """
     at = [*accumulate([graph.op_index.get(op.name, -1) for op in plan.graph.ops], max)]
     first, count = graph.compact_users.first, len(base.tensors)
@@ -558,8 +560,8 @@ def carried(plan: Plan, base: Graph, graph: Graph) -> Plan:
 
 
 def _orders(search: Search, graph: Graph, reorder: bool) -> Iterator[Graph]:
-    """The graph with each op that frees memory as soon as it can be, as it is, and in the order
-    that holds least.
+    """Yield the unchanged graph. With ``reorder``, yield first the graph with each op that frees
+    memory as early as possible, and last the graph in a better order; each order once.
     """
     if not reorder:
         yield graph

@@ -96,20 +96,20 @@ def updated_in_place(graph: Graph) -> Graph:
 
 Initial = Mapping[int, tuple[str, ...]]
 Make = Callable[[Graph, Initial, Mapping[str, float]], Plan]
-"""A policy for fixed processors: the graph, where tensors of other processors start, and parameters
-that are not the policy's own.
+"""Plans for fixed processors, given the graph, the start tiers of tensors of other processors, and
+parameters that replace the policy's values.
 """
 
 MOST_OPS = 8
-"""Ops of which :func:`every_choice` tries all choices."""
+"""The most movable ops of a graph for :func:`every_choice`."""
 
 _ALL = 16
 """Choices up to which each is tried: of all ops, else of all groups. With more uniform choices
 kinds of ops change theirs together.
 """
 _WORK, _FEWEST, _MOST = 20_000, 6, 40
-"""Ops planned for in trials, about: so many trials there are, but at least ``_FEWEST`` and at most
-``_MOST``.
+"""The ops planned for in all trials together, about; there are at least ``_FEWEST`` and at most
+``_MOST`` trials.
 """
 _TRIAL: Mapping[str, float] = {"effort": 0.0, "rivals": False, "recompute": False, "reorder": False}
 """The policy's parameters in trials, whose changes to the graph are given."""
@@ -122,7 +122,7 @@ from which they began.
 def best_choice(
     graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]
 ) -> Plan:
-    """The best plan found over the processors of ``graph``'s ops.
+    """Return the best plan found over the choices of processors for ``graph``'s ops.
 
     Raises :class:`InfeasibleError` if none fits.
     """
@@ -170,8 +170,8 @@ def edits_tried(graph: Graph, best: Edits | None, reorder: bool | None) -> list[
 def every_choice(
     graph: Graph, hardware: Hardware, budget_bytes: int, make: Make, parameters: Mapping[str, Any]
 ) -> Plan:
-    """The best plan over all choices of processors, for graphs with at most :data:`MOST_OPS` ops
-    that have one.
+    """Return the best plan over all choices of processors, for graphs with at most
+    :data:`MOST_OPS` ops that may run on several.
 
     The choices share the policy's ``limit``, and as much again for a proof
     (:mod:`hosim.planner.exact.proved_bound`). Raises :class:`InputError` for more ops, and
@@ -200,7 +200,7 @@ def every_choice(
 
 @dataclass
 class _ChoiceSearch:
-    """The choices judged so far, each with its plan, and those refused, with why they have none."""
+    """The choices judged so far with their plans, and the refused ones with their errors."""
 
     graph: Graph
     hardware: Hardware
@@ -230,7 +230,7 @@ class _ChoiceSearch:
 
     @property
     def kinds(self) -> list[tuple[str, Choice]]:
-        """Of each group the kind of its ops, and the processors that they may be on."""
+        """The kind of each group's ops, and the processors on which they may run."""
         return [
             (self.graph.ops[group[0]].kind, allowed)
             for group, allowed in zip(self.groups, self.allowed, strict=True)
@@ -238,11 +238,13 @@ class _ChoiceSearch:
 
     @property
     def by_kind(self) -> bool:
-        """Return whether every kind of op on each of its processors is few enough choices."""
+        """Return True if at most ``_ALL`` choices have one processor for each kind of op."""
         return prod([len(allowed) for _, allowed in set(self.kinds)]) <= _ALL
 
     def uniform(self) -> list[Choice]:
-        """Each kind of op on each of its processors; the workload's first choice comes first."""
+        """Return the choices with one processor for each kind of op (or for all ops, if those are
+        too many); the workload's first choice comes first.
+        """
         kinds = self.kinds
         if not self.by_kind:
             kinds = [("", allowed) for _, allowed in kinds]
@@ -254,12 +256,14 @@ class _ChoiceSearch:
         return [tuple([by_kind[kind] for kind in kinds]) for by_kind in chosen]
 
     def judge_all(self, choices: Iterable[Choice]) -> None:
-        """Judge choices, those first that may take the least time."""
+        """Judge choices in the order of their lower bounds."""
         for choice in sorted(choices, key=self._least_ns):
             self.judge(choice)
 
     def judge(self, choice: Choice) -> bool:
-        """Return whether the choice is the best so far; what cannot be is not planned."""
+        """Judge a choice, and return True if it is the best so far; one that cannot be is not
+        planned.
+        """
         before = self.best
         if not self.knows(choice):
             if before is not None and self._least_ns(choice) > self.ns(before):
@@ -268,7 +272,7 @@ class _ChoiceSearch:
         return self.best == choice
 
     def knows(self, choice: Choice) -> bool:
-        """Return whether a plan was made for the choice, or refused."""
+        """Return True if the choice was planned or refused."""
         return choice in self.plans or choice in self.refused
 
     def edits_of_best(self) -> Edits | None:
@@ -279,11 +283,11 @@ class _ChoiceSearch:
 
     @property
     def best(self) -> Choice | None:
-        """The best choice that fits."""
+        """The best choice that fits; None if none does."""
         return next(iter(self.ranked()), None)
 
     def ranked(self) -> list[Choice]:
-        """The choices that fit, the best first."""
+        """Return the choices that fit, the best first."""
         fitting = [choice for choice, (cost, _) in self.plans.items() if not cost.infeasible]
         return sorted(fitting, key=lambda choice: self.plans[choice][0])
 
@@ -293,14 +297,14 @@ class _ChoiceSearch:
         return [choice for choice in self.ranked()[:_FINAL] if self.ns(choice) <= most]
 
     def ns(self, choice: Choice) -> float:
-        """Nanoseconds of the step with a choice; endless for one that does not fit, or was not
-        worth a plan.
+        """Return the makespan in ns with a choice; infinite for one that does not fit or was not
+        planned.
         """
         cost = self.plans[choice][0] if choice in self.plans else None
         return inf if cost is None or cost.infeasible else cost.makespan_ns
 
     def found(self) -> Plan:
-        """The best plan; raises the error of the first choice if none fits."""
+        """Return the best plan; raises the error of the first choice if none fits."""
         best = self.best
         if best is None and self.refused:
             raise next(iter(self.refused.values()))
@@ -323,7 +327,7 @@ class _ChoiceSearch:
         )
 
     def _chosen(self, choice: Choice) -> tuple[tuple[str, str], ...]:
-        """The processor of each op, by name."""
+        """Return pairs of an op's name and its processor."""
         return tuple(
             [
                 (self.graph.ops[i].name, processor)
@@ -378,8 +382,8 @@ class _ChoiceSearch:
 
 
 def groups_of(graph: Graph, hardware: Hardware) -> list[tuple[int, ...]]:
-    """The ops that may run on several processors of the machine; those together that share a tensor
-    that outlives the step.
+    """Return the ops that may run on several processors of the machine, in groups: ops that share a
+    tensor that outlives the step are together.
     """
     keys: dict[int, list[object]] = {}
     for i in graph.movable:
@@ -470,26 +474,26 @@ def _best_number(
 
 @dataclass
 class _Trials:
-    """Judges choices until ``left`` of them are."""
+    """Judges at most ``left`` further choices."""
 
     search: _ChoiceSearch
     left: int
 
     def judge(self, choice: Choice) -> bool:
-        """Return whether the choice is the best so far."""
+        """Judge a choice if it is new, and return True if it is then the best so far."""
         if self.search.knows(choice):
             return False
         self.left -= 1
         return self.left >= 0 and self.search.judge(choice)
 
     def ns(self, choice: Choice) -> float:
-        """Nanoseconds of the step with a choice, which is judged."""
+        """Judge a choice, and return its makespan in ns."""
         self.judge(choice)
         return self.search.ns(choice)
 
 
 def _kinds(search: _ChoiceSearch) -> Iterator[tuple[list[int], str]]:
-    """Groups of one kind, and each processor that they may be on."""
+    """Yield the groups of each kind with each processor on which they may run."""
     by_kind: dict[object, list[int]] = {}
     for k, kind in enumerate(search.kinds):
         by_kind.setdefault(kind, []).append(k)
@@ -518,7 +522,7 @@ def _shares(trials: _Trials, begin: Choice, members: Sequence[int], processor: s
 
 
 def halfway(tried: Sequence[int], best: int) -> int:
-    """The number halfway to the farther of the neighbours of ``best``; 0 if there is none."""
+    """Return the number halfway to the farther neighbour of ``best``; 0 if there is none."""
     place = tried.index(best)
     near = [other for other in tried[max(0, place - 1) : place + 2] if abs(other - best) > 1]
     return (best + max(near, key=lambda other: abs(other - best))) // 2 if near else 0

@@ -1,5 +1,5 @@
-"""The planner's decisions: the gaps of each tensor, a choice for each, the plan that choices make,
-and its cost.
+"""The planner's decisions: the gaps of each tensor, its choice, the plan made from all choices, and
+the cost of that plan.
 """
 
 from typing import TYPE_CHECKING

@@ -1,5 +1,5 @@
-"""A plan's decisions on each tensor that it moves; cache ops follow from them
-(:mod:`hosim.planner.hyperoffload.tensor_choices.lowering`).
+"""A plan's decisions on each tensor that it moves;
+:mod:`hosim.planner.hyperoffload.tensor_choices.lowering` makes cache ops of them.
 """
 
 from __future__ import annotations
@@ -13,26 +13,27 @@ from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 T = TypeVar("T")
 
 HOME, COPY, BELOW = "home", "copy", "below"
-"""Where a persistent tensor starts: in the device tier; there, with a second valid copy below; or
-below only.
+"""The starts of a persistent tensor: at home, in the device tier with a second valid copy below, or
+only below.
 """
 
 
 class TensorChoice(NamedTuple):
-    """One tensor's life: the tier ``below`` that it moves to, how it starts, and its absences.
+    """The decisions on one tensor: the lower tier ``below``, its start, and its absences.
 
-    ``away`` has, by the op that a gap comes after, the op after which the prefetch back is issued
-    (:data:`AT_START` for time 0), or None if the tensor never returns; ``stores`` the op after
-    which its store is issued where that is before the gap (the tensor is copied while it is still
-    used) or, in the gap before the first use, after time 0; by the number of all ops, the op after
-    which what the step has written is stored where it is to be at the end, if not right after the
-    last write. ``leaves`` has the op after which it leaves the device tier, where that is not as
-    soon as can be: on several streams an op that is known to be over by the time of more of what
-    follows. ``tiers`` has, by the same ops, the tier of an absence where that is not ``below``.
+    The mappings have a key for each absence: the op before its gap (:data:`AT_START` for the gap
+    before the first use). Positions of ops say after which op something is issued.
 
-    What is issued after the same op queues by the ops that are waiting for it. ``turns`` and
-    ``store_turns`` put a return and a store elsewhere in that queue: as if twice that number were
-    the op's, so that odd numbers lie between two ops.
+    - ``away``: the prefetch back (:data:`AT_START` for time 0); None if the tensor never returns.
+    - ``stores``: the store, if it is issued before the gap, while the tensor is still used, or in
+      the gap before the first use after time 0. The key that is the number of ops has the final
+      store of written contents, if that is not right after the last write.
+    - ``leaves``: the detach, if it is not as early as possible, for plans on several streams.
+    - ``tiers``: the tier of an absence, if it is not ``below``.
+
+    Transfers issued after the same op queue in the order of the ops that need them. ``turns`` and
+    ``store_turns`` give a return and a store another place in that queue, in half positions: an
+    even number 2 i stands for op i, and odd numbers lie between two ops.
     """
 
     below: str
@@ -45,49 +46,49 @@ class TensorChoice(NamedTuple):
     leaves: Mapping[int, int] = {}
 
     def tier(self, after: int) -> str:
-        """The tier below of one absence."""
+        """Return the lower tier of one absence."""
         return self.tiers.get(after, self.below)
 
     def with_return(self, after: int, position: int | None) -> TensorChoice:
-        """The choice with one absence set to return after ``position``."""
+        """Return the choice with the return of one absence issued after ``position``."""
         return self._replace(away=_set(self.away, after, position))
 
     def with_store(self, after: int, position: int) -> TensorChoice:
-        """The choice with the store before one absence issued after ``position``."""
+        """Return the choice with the store of one absence issued after ``position``."""
         return self._replace(stores=_set(self.stores, after, position))
 
     def with_tier(self, after: int, tier: str) -> TensorChoice:
-        """The choice with one absence in a tier."""
+        """Return the choice with one absence in another tier."""
         others = {a: other for a, other in self.tiers.items() if a != after}
         return self._replace(tiers=others if tier == self.below else _set(others, after, tier))
 
     def below_in(self, tier: str) -> TensorChoice:
-        """The choice with all absences in a tier."""
+        """Return the choice with all absences in one tier."""
         return self._replace(below=tier, tiers={})
 
     def with_turn(self, after: int, turn: int) -> TensorChoice:
-        """The choice with the return of one absence elsewhere in its queue."""
+        """Return the choice with another place of one return in its queue."""
         return self._replace(turns=_set(self.turns, after, turn))
 
     def with_leave(self, after: int, position: int) -> TensorChoice:
-        """The choice with the tensor leaving for one absence after ``position``."""
+        """Return the choice with the detach of one absence issued after ``position``."""
         others = {a: other for a, other in self.leaves.items() if a != after}
         return self._replace(leaves=others if position == after else _set(others, after, position))
 
 
 def _set(given: Mapping[int, T], key: int, value: T) -> Mapping[int, T]:
-    """The mapping with one more value, keys ascending."""
+    """Return the mapping with ``key`` set to ``value``, keys ascending."""
     found = {**given, key: value}
     return found if key in given or len(found) == 1 else dict(sorted(found.items()))
 
 
 Choices = Mapping[int, TensorChoice]
-"""By tensor position; tensors that stay have none."""
+"""Choices by tensor position; tensors that stay have none."""
 
 
 def everything(problem: Problem) -> Choices:
-    """Every gap used, every return as late as can be: the least memory at every op, at the price of
-    every wait.
+    """Return choices that use every gap and return as late as possible: the least memory at every
+    op, and the most waits.
     """
     choices: dict[int, TensorChoice] = {}
     count = len(problem.graph.ops)
@@ -101,6 +102,6 @@ def everything(problem: Problem) -> Choices:
         begins = gap.after == AT_START and problem.graph.tensors[t].persistent
         choice = choices.get(t) or TensorChoice(problem.below[0].name, BELOW if begins else HOME)
         if choice.start == BELOW and gap.before == count and gap.after != AT_START:
-            continue  # what starts below is there again at the end
+            continue  # a tensor that starts below also ends there, without a choice
         choices[t] = choice.with_return(gap.after, gap.before - 1 if gap.returns else None)
     return choices

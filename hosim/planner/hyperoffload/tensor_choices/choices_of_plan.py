@@ -1,6 +1,4 @@
-"""The choices that come nearest to a plan: where a search may go on from what another policy has
-planned.
-"""
+"""The choices that are nearest to another policy's plan, as a start for a search."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from hosim.planner.hyperoffload.tensor_choices.problem import Problem
 
 
 def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
-    """Return a plan's decisions for each tensor that it moves, as far as choices can say it: one
-    way up and down for each absence.
+    """Return a plan's decision on each tensor that it moves, as far as choices can express it: one
+    store and one prefetch for each absence.
 
-    Without ``leaves`` each tensor leaves as soon as can be: where the streams overtake each other,
-    a runtime's detaches are no plan's.
+    Without ``leaves`` each tensor leaves as early as possible: on several streams the detaches of a
+    runtime policy do not fit a plan.
     """
     moved: dict[int, list[CacheOp]] = {}
     for cache_op in plan.cache_ops:
@@ -75,7 +73,7 @@ def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
             choice = choice.with_leave(used, gone[-1])
         if (
             choice.away or start == BELOW or t in problem.starts_below
-        ):  # what lives below is put back there
+        ):  # a tensor whose home is below returns there
             found[t] = choice
     return _in_turn(found, plan, open_gaps)
 
@@ -83,8 +81,8 @@ def choices_of(problem: Problem, plan: Plan, leaves: bool = True) -> Choices:
 def _in_gap(
     choice: TensorChoice, gap: Gap, listed: Sequence[CacheOp], starts_below: bool, several: bool
 ) -> TensorChoice:
-    """The choice with what the cache ops of a tensor do in one of its gaps; on ``several`` streams
-    also where it leaves.
+    """Return the choice with the absence that a tensor's cache ops ``listed`` make in one gap; on
+    ``several`` streams also with the op after which it leaves.
     """
     leaves = [c.after for c in listed if c.op == DETACH and gap.after <= c.after < gap.before]
     if not leaves and not (starts_below and gap.after == AT_START):
@@ -114,7 +112,7 @@ def _in_gap(
 def _in_turn(
     found: dict[int, TensorChoice], plan: Plan, open_gaps: Mapping[int, list[Gap]]
 ) -> Choices:
-    """The choices with the returns that are issued after one op in the order of the plan."""
+    """Return the choices with ``turns`` that keep the plan's order of returns after each op."""
     behind: dict[int, tuple[int, int]] = {}
     for c in plan.cache_ops:
         choice = found.get(c.tensor)

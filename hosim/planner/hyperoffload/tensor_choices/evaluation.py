@@ -1,7 +1,7 @@
-"""The cost of choices: the plan that follows from them, replayed.
+"""The cost of choices, from a replay of their plan.
 
-The engine is the judge of every plan, so nothing that it models can be forgotten here. What is
-replayed is counted as work.
+The engine judges every plan, so that the cost includes all that it models. Replays are counted as
+work.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from hosim.result import Result
 _OF_A_PLAN, _OF_AN_OP, _OF_A_CACHE_OP = 4_000, 10, 50
 """The work of making a plan of choices and replaying it."""
 _OF_ALL_DEVICES = 10_000_000
-"""The most work that a replay of devices that do not all do the same may take."""
+"""The most work for a replay of all devices of a machine one by one."""
 
 Judge = Callable[[Plan, Hardware, int], Result]
-"""What says how good a plan is within a budget in bytes: a replay, which may count more than bytes,
-such as what an allocator reserves.
+"""Judges a plan on a machine within a budget in bytes by a replay, which may count more than the
+tensors' bytes, such as the reservations of an allocator.
 """
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class PlanCost:
-    """Less is better: what does not fit, then the makespan, then the bytes moved."""
+    """The cost of a plan; less is better: first it must fit, then the makespan counts, then the
+    bytes moved.
+    """
 
     infeasible: bool
     makespan_ns: int
@@ -40,7 +42,7 @@ class PlanCost:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Choices, their plan and what its replay says."""
+    """Choices, their plan, its cost and the result of its replay."""
 
     choices: Choices
     plan: Plan
@@ -49,8 +51,8 @@ class Evaluation:
 
     @property
     def waits(self) -> bool:
-        """Return whether an op of any stream waits for a transfer or for room, or a transfer ends
-        after the last op of all.
+        """Return True if an op of any stream waits for a transfer or for room, or a transfer ends
+        after the last op.
         """
         result = self.result
         drains = [result.drain_ns or 0, *(stream.drain_ns for stream in result.streams.values())]
@@ -58,16 +60,16 @@ class Evaluation:
 
     @property
     def slowed(self) -> bool:
-        """Return whether copies slow ops down by the memory bandwidth that they use: fewer of them
-        might do better, though nothing waits.
+        """Return True if copies slow ops down by sharing memory bandwidth: fewer copies might be
+        faster, though nothing waits.
         """
         return bool(self.result.slowed_ns) and self.cost.moved_bytes > 0
 
 
 @dataclass
 class WorkDone:
-    """The work that a search has ``done``, in units of about 0.2 microseconds: an instant of a
-    simulation.
+    """The work that a search has ``done``; a unit is one instant of a simulation, about 0.2
+    microseconds.
     """
 
     done: int = 0
@@ -75,7 +77,7 @@ class WorkDone:
 
 @dataclass
 class Evaluator:
-    """Replays choices within a budget, each once, and counts that as ``work``."""
+    """Replays the plans of choices within a budget, each once, and counts that as ``work``."""
 
     problem: Problem
     budget_bytes: int
@@ -85,7 +87,7 @@ class Evaluator:
     _seen: dict[tuple[object, ...], Evaluation] = field(default_factory=dict)
 
     def __call__(self, choices: Choices) -> Evaluation:
-        """The outcome of choices; the same choices are replayed once."""
+        """Return the outcome of choices; equal choices are replayed once."""
         return self._replayed(choices, self._lowering.plan(choices, self.policy))
 
     @cached_property
@@ -93,9 +95,7 @@ class Evaluator:
         return Lowering(self.problem)
 
     def plan(self, plan: Plan) -> Evaluation:
-        """The outcome of another policy's plan, which follows from no choices
-        (:func:`of_another`).
-        """
+        """Return the outcome of another policy's plan, without choices (:func:`of_another`)."""
         alone = self._replayed({}, plan)
         result = of_another(
             self.judge, plan, self.problem.hardware, self.budget_bytes, alone.result
@@ -119,17 +119,17 @@ class Evaluator:
 
     @property
     def least_ns(self) -> int | None:
-        """The makespan of the fastest outcome so far; None where none fits."""
+        """The makespan in ns of the fastest outcome so far; None if none fits."""
         costs = [found.cost for found in self._seen.values() if not found.cost.infeasible]
         return min(costs).makespan_ns if costs else None
 
     def times(self, outcome: Evaluation) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Start and end of every op in the replay of a feasible outcome."""
+        """Return the start and the end in ns of every op in the replay of a feasible outcome."""
         self.work.done += _OF_A_PLAN + _OF_AN_OP * len(outcome.plan.graph.ops)
         given = outcome.plan, self.problem.hardware, self.budget_bytes
         times = (
             times_of(*given) or replay(*given, record=True).timeline
-        )  # of devices that do not all do the same, those of the first
+        )  # if devices differ, the times are those of the first
         assert times is not None
         return times.op_start_ns, times.op_end_ns
 
@@ -138,12 +138,12 @@ def of_another(
     judge: Judge, plan: Plan, hardware: Hardware, budget_bytes: int, alone: Result | None = None
 ) -> Result:
     """Return the verdict of ``judge`` on another policy's plan: on a device's share of a machine
-    or, if it does not fit there, on all of it.
+    or, if the plan does not fit there, on the whole machine.
 
-    ``alone`` is what it says of it on the share, if that is known. Devices that share a tier do not
-    all need room for a chunk at the same time. So what a share has no room for may fit all the
-    same, and be better than any plan for the share. That can only be where a tier below cannot hold
-    all tensors. Where all devices take too long to replay (:func:`of_all_devices`) it does not.
+    ``alone`` is the verdict on the share, if known. Devices that share a tier do not all need room
+    at the same time. So a plan that does not fit in a share may fit on the machine, and beat any
+    plan for the share. That is possible only if some lower tier cannot hold all tensors. If the
+    devices take too long to replay (:func:`of_all_devices`), the verdict on the share counts.
     """
     result = alone or judge(plan, hardware, budget_bytes)
     if result.feasible or hardware.whole is hardware:
@@ -165,10 +165,10 @@ def of_all_devices(
     """Return the verdict of ``judge`` on a plan on the whole machine of which ``hardware`` is the
     share of one device.
 
-    ``None`` where the order among the devices decides, and replaying them takes too long: each time
-    that room is freed in a tier that they share, all of them look at it. Where no transfer waits
-    for room below, all devices do the same. Nothing waits for room where a tier with room for
-    everything holds no more.
+    Return ``None`` if the devices may differ and their replay takes too long: each time a shared
+    tier frees room, all of them check it. If no transfer waits for room below, all devices behave
+    alike, and one is replayed. That is tested with tiers that have room for everything: no
+    transfer waits if their peaks stay within the real capacities.
     """
     whole = hardware.whole
     if whole.devices**2 * work_of(plan) <= _OF_ALL_DEVICES:
@@ -184,7 +184,7 @@ def of_all_devices(
 
 
 def work_of(plan: Plan) -> int:
-    """The work of replaying a plan."""
+    """Return the work of making and replaying a plan."""
     return _OF_A_PLAN + _OF_AN_OP * len(plan.graph.ops) + _OF_A_CACHE_OP * len(plan.cache_ops)
 
 
@@ -194,6 +194,6 @@ def plan_cost(plan: Plan, result: Result) -> PlanCost:
 
 
 def moved_bytes(plan: Plan) -> int:
-    """The bytes that a plan copies."""
+    """Return the bytes that a plan copies, over all its cache ops."""
     tensors = plan.graph.tensors
     return sum([tensors[c.tensor].size_bytes for c in plan.cache_ops if c.op != DETACH])

@@ -1,4 +1,4 @@
-"""The gaps, tensors and ops of a problem as columns, which sweeps read."""
+"""The gaps and tensors of a problem as columns, for sweeps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ Numbers = npt.NDArray[Any]
 
 
 class TensorColumns:
-    """The tensors of a graph: their bytes, the ops between which they live, the last op that writes
-    them (-1: none does), whether they are the planner's to start below, and whether they are there
-    at time 0.
+    """The tensors of a graph as columns: bytes, persistence, validity at time 0, the last op that
+    writes and the last that uses each (-1: none), and the end of its live range.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -38,12 +37,12 @@ class TensorColumns:
 
 @dataclass(frozen=True)
 class GapColumns:
-    """The gaps of a problem: first ``forced`` ones, before the first use of what starts below, the
-    latest first, then all others by tensor.
+    """The gaps of a problem as columns: first the ``forced`` ones, before the first use of tensors
+    that start below, the latest use first; then all others by tensor.
 
-    ``content`` numbers what tensors hold, up to ``contents``; ``sizes`` are those that there are,
-    and ``size_class`` and ``last_gap`` have by tensor which one it has, and the gap after its last
-    use (-1: there is none).
+    ``content`` numbers the versions of tensors, and ``contents`` is above all of them. ``sizes``
+    are the distinct sizes in bytes. By tensor, ``size_class`` has the position in ``sizes``, and
+    ``last_gap`` the gap after the last use (-1: none).
     """
 
     forced: int
@@ -61,7 +60,7 @@ class GapColumns:
 
 
 def gap_columns(graph: Graph, gaps: Sequence[Gap], starts_below: Iterable[int]) -> GapColumns:
-    """The columns of ``gaps``, which come by tensor and by op, and of what ``starts_below``."""
+    """Return the columns of ``gaps``, sorted by tensor and op, and of tensors that start below."""
     users, tensors = graph.compact_users, graph.derived(TensorColumns)
     first_read = [(users.first[t], t) for t in starts_below if users.reads_first(t)]
     forced = [Gap(t, AT_START, first, 0, True) for first, t in sorted(first_read, reverse=True)]

@@ -1,9 +1,9 @@
-"""The planning problem: when each op runs if nothing waits, what the device tier holds then, and
-every gap a tensor could spend below.
+"""The planning problem: the time of each op if nothing waits, the occupancy of the device tier, and
+every gap in which a tensor could be below.
 
-First pass of the pipeline (lifetimes and pressure), shared by all that follow. Positions are those
-of the graph's listed order; ``start_ns`` and ``end_ns`` are the op times that the plan is made for:
-at first those of a replay without any wait.
+This is the first pass of the pipeline (lifetimes and pressure); all later passes use it. Positions
+are those of the graph's listed order. ``start_ns`` and ``end_ns`` are the op times to plan for: at
+first those of a replay without waits.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from hosim.units import human_size
 class Problem:
     """A graph on a machine, ready to plan.
 
-    ``held_bytes[i]`` is what the device tier holds while op i runs if nothing moves, and its last
-    element what it holds after the last op; ``floor_bytes[i]`` the least that it must hold: what op
-    i uses, and its workspace. ``below`` are the tiers that tensors can move to, fastest round trip
-    first.
+    ``held_bytes[i]`` is the occupancy of the device tier while op i runs if nothing moves; the last
+    element is that after the last op. ``floor_bytes[i]`` is the least possible occupancy: the
+    tensors and the workspace of op i. ``below`` has the tiers that tensors can move to, the fastest
+    round trip first. ``starts_below`` has the home of each tensor whose home is a lower tier.
     """
 
     graph: Graph
@@ -56,7 +56,7 @@ class Problem:
 
     @cached_property
     def horizon_ns(self) -> int:
-        """End of the last op."""
+        """The end of the last op in ns."""
         return max(self.end_ns, default=0)
 
     @cached_property
@@ -66,7 +66,7 @@ class Problem:
 
     @cached_property
     def order(self) -> HappensBefore:
-        """Return the ops that have certainly ended when another has."""
+        """Return the order of ops: those that must have ended when another op has."""
         return self.graph.derived(HappensBefore)
 
     @cached_property
@@ -78,8 +78,8 @@ class Problem:
 
     @cached_property
     def gaps_of(self) -> Mapping[int, list[Gap]]:
-        """The gaps of each tensor that may move; for a tensor whose home is below also the time
-        before it first comes up.
+        """The gaps of each tensor that may move; for a tensor whose home is below and whose first
+        use reads it, also the gap before that use.
         """
         users = self.graph.compact_users
         found = {
@@ -93,8 +93,8 @@ class Problem:
 
 
 def _ways_home(graph: Graph, hardware: Hardware, starts_below: Mapping[int, str]) -> None:
-    """Raise :class:`InfeasibleError` where no channels lead up from a home below to an op that
-    reads it first, or back to it.
+    """Raise :class:`InfeasibleError` if no route leads from a home below to the device for a tensor
+    that is read first, or back home for one that is written.
     """
     ends = set()
     for t, home in starts_below.items():
@@ -109,10 +109,10 @@ def _ways_home(graph: Graph, hardware: Hardware, starts_below: Mapping[int, str]
 def analyse(
     graph: Graph, hardware: Hardware, times: tuple[Sequence[int], Sequence[int]] | None = None
 ) -> Problem:
-    """Pressure points and gaps of a graph on a machine; ``times`` are op starts and ends to plan
-    for (default: nothing waits).
+    """Return the planning problem of a graph on a machine; ``times`` are the op starts and ends in
+    ns to plan for (default: those of a step without waits).
 
-    Raises :class:`InfeasibleError` where no channels lead from a home below, or back to it.
+    Raises :class:`InfeasibleError` if no route leads from a home below, or back to it.
     """
     durations = graph.derived_on(hardware, op_durations)
     start, end = times or unhindered(graph, durations)
@@ -124,11 +124,11 @@ def analyse(
         for t in graph.initial
         if (home := graph.tensors[t].home) is not None and home != device
     }
-    if times is None:  # else it has been replayed
+    if times is None:  # given times come from a replay, which had the routes
         _ways_home(graph, hardware, starts_below)
     count = len(graph.ops)
     gaps = [*chain.from_iterable(graph.derived(tensor_gaps))]
-    if starts_below:  # they are below at both ends of the step, whatever the plan
+    if starts_below:  # under any plan these tensors are below at both ends of the step
         gaps = [
             gap
             for gap in gaps
@@ -152,10 +152,10 @@ def analyse(
 
 
 def with_gaps_between_neighbours(problem: Problem) -> Problem:
-    """The problem with the gaps between two uses that follow each other in the list, too.
+    """Return the problem with the gaps between consecutive ops as well.
 
-    No op is listed inside of these, but the second use may wait, and transfers may want the room
-    meanwhile; on several streams, ops of other streams may.
+    No op is listed inside such a gap, but the second op may wait, and transfers can use the room
+    meanwhile; on several streams, ops of other streams can.
     """
     graph, gaps = problem.graph, list(problem.gaps)
     for t, users in enumerate(graph.users):
@@ -169,7 +169,7 @@ def with_gaps_between_neighbours(problem: Problem) -> Problem:
 
 
 def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Start and end of every op if nothing waits for memory or transfers."""
+    """Return the start and the end in ns of every op if nothing waits for memory or transfers."""
     free: dict[str, int] = {}
     start: list[int] = []
     end: list[int] = []
@@ -187,9 +187,7 @@ def unhindered(graph: Graph, durations: Sequence[int]) -> tuple[list[int], list[
 
 
 def check_floor(problem: Problem, budget_bytes: int) -> None:
-    """Raise :class:`InfeasibleError` if some op needs more than the budget alone: no plan can
-    help.
-    """
+    """Raise :class:`InfeasibleError` if one op alone exceeds the budget: then no plan fits."""
     floor = problem.floor_bytes
     if floor and max(floor) > budget_bytes:
         i = max(range(len(floor)), key=lambda k: floor[k])
