@@ -1,9 +1,9 @@
 """The workload graph: tensors and ops, as frozen, integer-indexed data.
 
 An op names its tensors by their position in :attr:`Graph.tensors` and its ``deps`` by position in
-:attr:`Graph.ops`. The listed order of the ops is the execution order of every stream.
-:class:`GraphBuilder` builds a graph by names; :meth:`Graph.to_networkx` is the view for people and
-for networkx' algorithms.
+:attr:`Graph.ops`. Each stream runs its ops in the listed order.
+:class:`GraphBuilder` builds a graph by names; :meth:`Graph.to_networkx` returns it as a networkx
+graph.
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ _WHOLE, _FLAG = (int, type(None)), (bool, type(None))
 
 
 def _check_head(name: object, meta: object, where: str) -> None:
-    """Raise :class:`GraphError` unless the name of a graph, which stands at ``where``, is a text
-    and its ``meta`` a mapping.
+    """Raise :class:`GraphError` unless a graph's name is a text and its ``meta`` a mapping.
+
+    The error gives ``where`` as the place of the name.
     """
     if not isinstance(name, str):
         raise GraphError(f"expected a text, got {shown(name, 60)}", where=where)
@@ -60,9 +61,10 @@ def _check_head(name: object, meta: object, where: str) -> None:
 
 
 def _new_op(name: Any, key: tuple[Any, ...], named: list[int], more: OpFields) -> Op:
-    """An op of what a builder is given; ``named`` are the positions in its lists. ``key`` says
-    where each of these ends, and has the kind, the stream, the duration and the FLOP. Raises
-    :class:`GraphError`.
+    """Make an op from the arguments of a builder.
+
+    ``named`` has the positions of all its lists, one list after another; ``key`` has the end of
+    each list, then the kind, the stream, the duration and the FLOP. Raises :class:`GraphError`.
     """
     *ends, kind, stream, duration_ns, flops = key[:8]
     also_on = more.get("also_on")
@@ -83,8 +85,9 @@ def _listed_twice(what: str, position: int, name: str) -> GraphError:
 
 
 def _are_plain(more: OpFields) -> bool:
-    """Return whether each field is the same as what it equals: True and 1.0 equal 1, but are no
-    figures.
+    """Return whether all fields are texts, integers, tuples or ``None``.
+
+    ``True`` and ``1.0`` equal 1, so a dictionary would take them for it.
     """
     values = chain(more.values(), more.get("sizes", ()))
     return {str, int, tuple, type(None)}.issuperset(map(type, values))
@@ -103,17 +106,16 @@ class Graph(Deriving, InCells):
     ops
         The ops, in execution order.
     meta
-        Anything about where it came from: source, command, model, versions, shapes.
+        Its provenance: source, command, model, versions, shapes.
 
     Raises
     ------
     GraphError
-        If it contradicts itself.
+        If the tensors and ops contradict each other.
 
     References
     ----------
-    ``docs/contract.md``, rule 1, says which op waits for which; ``docs/formats.md`` describes the
-    file.
+    ``docs/contract.md``, rule 1, defines the order of ops; ``docs/formats.md`` describes the file.
 
     Examples
     --------
@@ -156,38 +158,34 @@ class Graph(Deriving, InCells):
 
     @property
     def tensor_index(self) -> Mapping[str, int]:
-        """Position of each tensor by name."""
+        """The position of each tensor, by name."""
         return self.tensors.positions
 
     @property
     def op_index(self) -> Mapping[str, int]:
-        """Position of each op by name."""
+        """The position of each op, by name."""
         return self.ops.positions
 
     @cached_property
     def streams(self) -> tuple[str, ...]:
-        """Streams in the order of their first op."""
+        """The streams, in the order of their first ops."""
         return tuple(dict.fromkeys([op.stream for op in self.ops.alike]))
 
     @property
     def main_stream(self) -> str:
-        """The stream whose figures are a result's: ``compute``, or the first one where none has
-        that name.
-        """
+        """The stream that results report: ``compute`` if there is one, else the first stream."""
         if MAIN_STREAM in self.streams or not self.streams:
             return MAIN_STREAM
         return self.streams[0]
 
     @cached_property
     def elsewhere(self) -> tuple[int, ...]:
-        """The ops that run on other processors than the device (docs/contract.md, rule 20),
-        ascending.
-        """
+        """The positions of the ops that do not run on the device (docs/contract.md, rule 20)."""
         return self.ops.those(lambda op: op.processor)
 
     @cached_property
     def movable(self) -> tuple[int, ...]:
-        """The ops whose processor a plan may choose (:attr:`Op.also_on`), ascending."""
+        """The positions of the ops whose processor a plan may choose (:attr:`Op.also_on`)."""
         return self.ops.those(lambda op: op.also_on)
 
     @cached_property
@@ -197,8 +195,9 @@ class Graph(Deriving, InCells):
 
     @cached_property
     def compact_users(self) -> CompactUsers:
-        """The same in a tenth of the memory, for who looks at few tensors or at the first and the
-        last user alone.
+        """The same as :attr:`users` in a tenth of the memory.
+
+        It suits callers that need few tensors, or only the first and the last user.
         """
         return CompactUsers(len(self.tensors), self.ops)
 
@@ -213,13 +212,13 @@ class Graph(Deriving, InCells):
 
     @cached_property
     def initial(self) -> tuple[int, ...]:
-        """Tensors that hold a valid copy at time 0 by default, at their home.
+        """The tensors that have a valid copy at time 0 by default, in their home tier.
 
-        These are the persistent ones, and those that are used before the step produces them.
+        These are the persistent tensors, and those that an op reads before any op produces them.
         """
         held = [*self.tensors.those(lambda tensor: tensor.persistent)]
         unseen = {*self.tensors.those(lambda tensor: tensor.home and not tensor.persistent)}
-        for op in self.ops if unseen else ():  # the others are produced first
+        for op in self.ops if unseen else ():
             early = unseen.intersection(op.inputs + op.mutates)
             held += early
             unseen -= early.union(op.outputs)
@@ -235,10 +234,9 @@ class Graph(Deriving, InCells):
         """For each op, the ops that must end before it starts, ascending (docs/contract.md, rule
         1).
 
-        The last earlier writer of each tensor that it reads, for what it writes itself every
-        earlier user of that tensor, and its ``deps``. Of the earlier users only those since the
-        last writer are listed: that writer itself waits for all before it, so the relation is the
-        same and its size stays linear.
+        These are the last writer of each tensor that the op reads, the users of each tensor that
+        it writes, and its ``deps``. Users before a tensor's last writer are omitted: that writer
+        waits for them already. So the size stays linear.
         """
         writer: list[int] = [-1] * len(self.tensors)
         readers: list[list[int]] = [[] for _ in self.tensors]
@@ -260,8 +258,10 @@ class Graph(Deriving, InCells):
         return tuple(all_producers)
 
     def to_networkx(self) -> networkx.DiGraph[str]:
-        """Ops as nodes (named, with their fields), producer relations as edges with the tensors
-        that carry them.
+        """Return the graph as a networkx graph.
+
+        Nodes are the ops by name, with their fields. Edges lead from producers to ops and have
+        the tensors that both use.
         """
         import networkx
 
@@ -283,14 +283,14 @@ class Graph(Deriving, InCells):
 
 
 class GraphBuilder:
-    """Builds a :class:`Graph` by names, in execution order.
+    """A builder of a :class:`Graph`: it takes tensors and ops by name, in execution order.
 
     Parameters
     ----------
     name
         The workload's name.
     meta
-        Anything about where it came from.
+        Its provenance.
 
     References
     ----------
@@ -317,7 +317,7 @@ class GraphBuilder:
         self._ops = Growing[Op]()
         self._named: list[int] = []
         self._tensor_at: dict[str, int] = {}
-        # hardly anyone looks up an op, and a set takes half the time of a dict of positions
+        # Op positions are rarely looked up, and a set takes half the time of a dict.
         self._op_names: list[str] = []
         self._taken = set[str]()
         self._op_at: dict[str, int] = {}
@@ -344,9 +344,9 @@ class GraphBuilder:
         home
             The tier of its valid copy at time 0 (see :class:`Tensor`).
         persistent
-            Whether it survives the step; ``None`` takes the default of the kind.
+            Whether it survives the step; ``None`` stands for the default of the kind.
         of
-            The whole that it is a part of.
+            The name of the whole if it is a part.
 
         Returns
         -------
@@ -367,7 +367,7 @@ class GraphBuilder:
             ):
                 raise KeyError
             code, made = so_far.known[key], None
-        except (KeyError, TypeError):  # new, or not to be compared with what is known
+        except (KeyError, TypeError):  # new or unhashable
             code, made = len(so_far.alike), Tensor(name, size_bytes, kind, home, persistent, of)
         position = len(so_far.codes)
         if self._tensor_at.setdefault(name, position) != position:
@@ -391,7 +391,7 @@ class GraphBuilder:
         flops: int = 0,
         **more: Unpack[OpFields],
     ) -> str:
-        """Add an op after those already there.
+        """Add an op after the ops added so far.
 
         Parameters
         ----------
@@ -406,11 +406,12 @@ class GraphBuilder:
         mutates
             Names of the tensors it changes in place.
         deps
-            Names of earlier ops that must end before it starts, beyond those that tensors imply.
+            Names of earlier ops that must end before it starts, besides the producers that its
+            tensors imply.
         stream
             The stream it runs on.
         duration_ns
-            Its measured duration in nanoseconds, which wins over the cost model.
+            Its measured duration in nanoseconds, which takes precedence over the cost model.
         flops
             Floating-point operations.
         **more
@@ -424,8 +425,7 @@ class GraphBuilder:
         Raises
         ------
         GraphError
-            If the name is taken, a tensor or an op is unknown, or one name stands in place of a
-            list.
+            If the name is taken, a tensor or an op is unknown, or a list is a single string.
         """
         so_far, named, at, start = self._ops, self._named, self._tensor_at, len(self._named)
         read = written = mutated = awaited = None
@@ -460,7 +460,7 @@ class GraphBuilder:
                 ):
                     raise KeyError
                 code, made = so_far.known[key], None
-            except (KeyError, TypeError):  # new, or not to be compared with what is known
+            except (KeyError, TypeError):  # new or unhashable
                 code, made = len(so_far.alike), _new_op(name, key, named[start:], more)
             if name in self._taken:
                 raise _listed_twice("op", len(so_far.codes), name)
@@ -475,7 +475,7 @@ class GraphBuilder:
         return name
 
     def _op_positions(self) -> dict[str, int]:
-        """The position of each op so far, by name."""
+        """Return the position of each op added so far, by name."""
         for position in range(len(self._op_at), len(self._op_names)):
             self._op_at[self._op_names[position]] = position
         return self._op_at
@@ -487,9 +487,10 @@ class GraphBuilder:
         ends: tuple[int | None, ...],
         given: tuple[Sequence[str], ...],
     ) -> BaseException:
-        """Forget what an op named from ``start`` on, and return the error in hosim's words.
+        """Discard the positions from ``start`` on, and return the error to raise.
 
-        ``ends`` say where each list ended, as far as they were read.
+        ``given`` are the lists of names; ``ends`` has the end of each list that was read to its
+        end, and ``None`` for the others. A bad name or list becomes a :class:`GraphError`.
         """
         named = self._named
         k = next((k for k, names in enumerate(given) if isinstance(names, str)), None)
@@ -506,7 +507,7 @@ class GraphBuilder:
         return GraphError(f"expected a list of names, got {shown(given[k], 60)}", where=where)
 
     def build(self) -> Graph:
-        """The graph so far, checked."""
+        """Return the graph built so far. Raises :class:`GraphError` if it contradicts itself."""
         tensors, ops = self._tensors, self._ops
         return Graph(
             self.name,

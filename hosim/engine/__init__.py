@@ -1,11 +1,11 @@
-"""The discrete-event engine: replays any plan on a machine, by the rules of docs/contract.md.
+"""The discrete-event engine: it replays a plan on a machine by the rules of docs/contract.md.
 
-:func:`replay` and :func:`replay_stages` are the ways in. :mod:`~hosim.engine.reference` is the
-contract in plain SimPy: read it first. The loop (:mod:`~hosim.engine.loop_cells` and the four files
-after it) is the same rules over the arrays of a program table (:mod:`~hosim.engine.program_table`),
-compiled where there is a compiler: it replays whole plans (:mod:`~hosim.engine.replay_by_loop`) and
-judges changed ones for the planner. What it does not cover, timelines and allocators among it, goes
-to the reference.
+:func:`replay` and :func:`replay_stages` are the entry points. :mod:`~hosim.engine.reference`
+implements the contract in plain SimPy: read it first. The loop (:mod:`~hosim.engine.loop_cells` and
+the four files after it) implements the same rules over the arrays of a program table
+(:mod:`~hosim.engine.program_table`) and is compiled where there is a compiler. It replays whole
+plans (:mod:`~hosim.engine.replay_by_loop`) and evaluates changes of plans for the planner. The
+reference replays what the loop does not cover, such as timelines and allocators.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The reference: docs/contract.md in plain SimPy, which every faster replay is held against."""
+"""The reference: docs/contract.md in plain SimPy, against which every faster replay is tested."""
 
 from hosim.engine.reference.simulation import Simulation
 

@@ -1,5 +1,5 @@
-"""Cache ops of one device from their issue on: queues, engines, chunks, detaches (docs/contract.md,
-rules 3, 5, 6, 7, 14).
+"""The cache ops of one device after their issue: queues, engines, chunks, detaches
+(docs/contract.md, rules 3, 5, 6, 7, 14).
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from hosim.hardware import Channel, Hardware
 
 @dataclass(eq=False, slots=True)
 class Issued:
-    """An issued cache op; ``k`` is its place in the plan, -1 if a runtime policy decided on it.
-    ``left`` chunks have not arrived.
+    """An issued cache op; ``k`` is its position in the plan, or -1 if a runtime policy issued it.
 
-    ``behind``: it waits for another one of its tensor.
+    ``left`` is the number of chunks that have not arrived. ``behind`` is set if an earlier cache op
+    of the tensor was pending at the issue.
     """
 
     k: int
@@ -43,12 +43,11 @@ class Issued:
 
 @dataclass(eq=False, slots=True)
 class Piece:
-    """A part of a move on one of its hops, a whole tensor where a channel joins the tiers;
-    ``sequence`` is its place in the order of issue.
+    """A chunk on one hop of a move, or the whole tensor if one channel joins the tiers.
 
-    ``arrives``: the hop is the last one. ``staged_ns`` is since when it lies in the tier that the
-    hop leaves, if that is one in between. Times are in nanoseconds; ``alone_ns`` is what it would
-    take alone.
+    ``sequence`` is its place in the order of issue. ``arrives`` is set on the last hop.
+    ``staged_ns`` is when the chunk began to occupy the intermediate tier that this hop leaves.
+    Times are in nanoseconds; ``alone_ns`` is the duration without contention.
     """
 
     move: Issued
@@ -66,25 +65,27 @@ class Piece:
 
     @property
     def channel(self) -> Channel:
-        """Return the channel that it crosses."""
+        """The channel that it crosses."""
         return self.lane.channel
 
     @property
     def cache_op(self) -> int:
-        """The place in the plan of the cache op that moves it."""
+        """The position in the plan of the cache op that moves it."""
         return self.move.k
 
     @property
     def order(self) -> tuple[float, int, int]:
-        """The order of issue; of what goes ahead of the same cache op (rule 7), the one that came
-        there first is first.
+        """The key of the order of issue.
+
+        Of chunks that overtake the same cache op (rule 7), the first to join comes first.
         """
         return self.sequence, self.issue_ns, self.move.k
 
 
 class WaitingLine:
-    """A queue of one device, and its engines, of which so many are ``taken``; one channel has it, or
-    several do (rule 24).
+    """A queue of one device and its engines, of which ``taken`` are busy.
+
+    One channel has it, or several share it (rule 24).
     """
 
     def __init__(self, engines: int) -> None:
@@ -93,13 +94,14 @@ class WaitingLine:
 
     @property
     def is_ready(self) -> bool:
-        """Return whether something waits, and an engine is free."""
+        """Return whether a chunk waits and an engine is free."""
         return bool(self.pieces) and self.taken < self.engines
 
 
 class Lane(ChannelCounts):
-    """One channel of one device: its queue, its figures; ``terms`` are what
-    :meth:`Transfers._terms` has found.
+    """One channel of one device: its queue and its figures.
+
+    ``terms`` caches the results of :meth:`Transfers._terms`.
     """
 
     def __init__(
@@ -119,13 +121,13 @@ class Lane(ChannelCounts):
 
 
 class Transfers:
-    """The cache ops of one device. ``pending`` are those of a tensor that have not taken effect, in
-    order of issue.
+    """The cache ops of one device.
 
-    ``passed`` are the chunks that have crossed a hop at this instant, ``arrivals`` those among them
-    with which a move arrived. ``dead`` are tensors whose last user has ended. ``order`` numbers
-    transfers as they are issued, ``wake`` says that something has ended, and ``factor`` is jitter's
-    on a tensor's next transfer (rule 15).
+    ``pending`` has each tensor's cache ops that have not taken effect, in order of issue.
+    ``passed`` are the chunks that crossed a hop at this instant, ``arrivals`` those of them that
+    completed a move. ``dead`` are tensors whose last user has ended. ``order`` numbers transfers as
+    they are issued, ``wake`` reports that one has ended, and ``factor`` gives the jitter of a
+    tensor's next transfer (rule 15).
     """
 
     def __init__(
@@ -164,7 +166,7 @@ class Transfers:
     # -----------------------------------------------------------------------------------
 
     def issue(self, k: int, cache_op: CacheOp, detach: Callable[[Issued], None]) -> None:
-        """Issue a cache op; one of a tensor that has been released does nothing."""
+        """Issue a cache op; it does nothing if its tensor is dead."""
         t = cache_op.tensor
         if t in self.dead:
             return
@@ -186,7 +188,7 @@ class Transfers:
     def _way(
         self, source: str, destination: str | None, size: int
     ) -> tuple[tuple[Lane, ...], list[int]]:
-        """The channels of a move, and the bytes of its chunks (rule 7)."""
+        """Return the channels of a move, and the bytes of each of its chunks (rule 7)."""
         key = source, destination, size
         if key not in self.ways:
             assert destination is not None
@@ -198,8 +200,10 @@ class Transfers:
         return self.ways[key]
 
     def _join(self, move: Issued, hop: int, size: int, staged_ns: int) -> None:
-        """A chunk joins the queue of a hop: behind all, but on its way ahead of what waits for an
-        earlier cache op of its tensor.
+        """Add a chunk to the queue of a hop.
+
+        It joins at the end; on a later hop it overtakes first-hop chunks that still wait for an
+        earlier cache op of their tensor.
         """
         lane = move.hops[hop]
         pieces = lane.queue.pieces
@@ -222,7 +226,7 @@ class Transfers:
         pieces.append(chunk)
 
     def detach_due(self, t: int, detach: Callable[[Issued], None]) -> None:
-        """Detaches of a tensor that nothing of it is before any more take effect."""
+        """Carry out the detaches of a tensor that are at the front of its pending cache ops."""
         waiting = self.pending[t]
         while waiting and waiting[0].cache_op.op == DETACH:
             detach(waiting[0])
@@ -234,8 +238,9 @@ class Transfers:
     # ------------------------------------------------------------------------
 
     def begin(self, queue: WaitingLine) -> bool:
-        """Begin the first of a queue if it can: an engine, its turn, a valid source, room at the
-        destination.
+        """Begin the first chunk of a queue if it can start, and return whether it did.
+
+        It needs an engine, its turn, a valid source and room at the destination.
         """
         chunk = queue.pieces[0]
         lane, move, t, pinning = chunk.lane, chunk.move, chunk.tensor, 0
@@ -285,8 +290,8 @@ class Transfers:
         self.wake(self.device)
 
     def _terms(self, lane: Lane, size: int, kind: str) -> tuple[int, int | Fraction]:
-        """Return the crossing of transfers of tensors of a kind and this size, and the bytes a
-        second that one gets alone (rules 6 and 14).
+        """Return the crossing of a transfer of this size and kind, and the bytes a second that it
+        gets alone (rules 6 and 14).
         """
         if (size, kind) not in lane.terms:
             most = ceiling(self.hardware, lane.channel, size, kind)
@@ -297,8 +302,9 @@ class Transfers:
         return lane.terms[size, kind]
 
     def end(self) -> list[int]:
-        """Return the tensors of which a move has arrived at this instant, out of what has crossed a
-        hop. The others go on after all detaches.
+        """End the chunks that crossed a hop at this instant, and return the tensors that arrived.
+
+        Chunks that have hops left go on after all detaches.
         """
         passed, self.passed, arrived = sorted(self.passed, key=lambda x: x.order), [], []
         for chunk in passed:
@@ -321,20 +327,19 @@ class Transfers:
         return arrived
 
     def go_on(self) -> None:
-        """Chunks that have crossed a hop join the queues of their next ones."""
+        """Move chunks that crossed a hop to the queues of their next hops."""
         crossed, self.crossed = self.crossed, []
         for chunk in crossed:
             self._join(chunk.move, chunk.hop + 1, chunk.size, chunk.start_ns)
 
     def is_under_way(self, t: int) -> bool:
-        """Return whether a transfer of a tensor has begun and not ended, or a runtime policy has
-        decided on one.
-        """
+        """Return whether a transfer of a tensor is running, or a runtime policy has issued one."""
         return any([move.hops and (move.begun or move.k < 0) for move in self.pending.get(t, ())])
 
     def is_over(self, k: int, t: int) -> bool:
-        """Return whether the plan's cache op ``k``, of tensor ``t``, has ended; one of a tensor
-        that was released before does nothing.
+        """Return whether the plan's cache op ``k`` of tensor ``t`` has ended.
+
+        A cache op that finds its tensor dead counts as ended.
         """
         return k in self.done or (
             t in self.dead and all([move.k != k for move in self.pending.get(t, ())])

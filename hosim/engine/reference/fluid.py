@@ -1,4 +1,4 @@
-"""Work that advances at rates that others change: bytes that flow, and ops that run beside them
+"""Work whose rate changes while it runs: copies that share bandwidth, and ops that copies slow down
 (docs/contract.md, rules 6, 13, 19, 22).
 """
 
@@ -21,18 +21,17 @@ Steps = Generator[simpy.Event, Any, Any]
 
 
 class Nanoseconds(simpy.Environment):
-    """SimPy's environment in whole nanoseconds. ``stirred``: this instant is to be settled after
-    all else of it (rule 0).
+    """SimPy's environment in whole nanoseconds.
 
-    ``going`` counts what goes on as a part of the replay: while it is 0, only others may change
-    anything.
+    ``stirred`` is set if this instant must be settled after its other events (rule 0). ``going``
+    counts the running ops, transfers and waits of the replay itself.
     """
 
     if TYPE_CHECKING:
 
         @property
         def now(self) -> int:
-            """The current instant: whole, as all delays are."""
+            """The current instant in ns, an integer because all delays are."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,11 +39,10 @@ class Nanoseconds(simpy.Environment):
         self.going = 0
 
     def run_settling(self, settle: Callable[[], None]) -> None:
-        """Process events until nothing of the replay goes on; ``settle`` is called after the last
-        one of each instant that is stirred.
+        """Process events until nothing of the replay runs.
 
-        It is called again until nothing is stirred, unless something that begins has to happen
-        first.
+        ``settle`` is called after the last event of each stirred instant, until the instant is not
+        stirred any more. If settling schedules events at the same instant, they come first.
         """
         while True:
             while self.stirred and self.peek() > self.now:
@@ -55,18 +53,14 @@ class Nanoseconds(simpy.Environment):
 
 
 Rate = tuple[int, int]
-"""A fraction, numerator first: computing with these takes a fraction of the time that ``Fraction``
-takes.
-"""
+"""A fraction, numerator first. Such pairs are much faster than ``Fraction``."""
 
 STILL: Rate = 0, 1
-"""That of what cannot go on."""
+"""The rate of work that cannot proceed."""
 
 
 class Progress:
-    """Something of which ``left`` is to be done, in ``parts`` of one, at ``rate`` a nanosecond
-    since ``since``.
-    """
+    """Work of which ``left / parts`` remained at ``since`` (ns); it proceeds at ``rate`` a ns."""
 
     __slots__ = ("done", "env", "left", "parts", "rate", "rings", "since")
 
@@ -80,7 +74,7 @@ class Progress:
         self.done = env.event()
 
     def go(self, rate: Rate) -> None:
-        """Go on at a rate from now on. It is done at the first whole nanosecond at which nothing is
+        """Proceed at a new rate. The work is done at the first whole nanosecond at which nothing is
         left (rule 6).
         """
         if rate == self.rate:
@@ -101,13 +95,13 @@ class Progress:
             self.env.timeout(ns, self.rings).callbacks.append(self._ring)
 
     def _ring(self, alarm: simpy.Event) -> None:
-        if alarm.value == self.rings:  # else the rate has changed since
+        if alarm.value == self.rings:  # else the rate has changed since this alarm was set
             self.done.succeed()
 
 
 class FlowPath(NamedTuple):
-    """The path of a flow over a channel and its fabrics at ``most`` bytes a second, or over those
-    of collectives (``channel`` is ``None``).
+    """The path of a flow: a channel and its fabrics, or the fabrics of collectives if ``channel``
+    is ``None``. The flow has at most ``most`` bytes a second.
     """
 
     channel: Channel | None
@@ -115,8 +109,9 @@ class FlowPath(NamedTuple):
 
 
 class Speeds(dict[MemoryUse, Rate]):
-    """The speeds of ops while copies take so many bytes a second of the memory that they use, each
-    computed once.
+    """The speeds of ops while copies take ``taken`` bytes a second of the memory that the ops use.
+
+    Each is computed once.
     """
 
     def __init__(self, taken: Fraction) -> None:
@@ -129,10 +124,10 @@ class Speeds(dict[MemoryUse, Rate]):
 
 
 class DeviceRates:
-    """One device among all: what flows there, at which rates, and which instance ``at`` has of each
-    scope (rule 11).
+    """The flows of one device: ``counts`` and rates by crossing.
 
-    ``speeds`` are those of the device's ops, by the tier that they use.
+    ``exact`` and ``of`` are the rates in bytes a second, ``at`` is the device's instance of each
+    scope (rule 11), and ``speeds`` are those of its ops, by the tier that they use.
     """
 
     def __init__(self, crossings: Sequence[int], at: Mapping[str, int]) -> None:
@@ -144,20 +139,20 @@ class DeviceRates:
 
 
 Pattern = tuple[tuple[tuple[int, ...], ...], ...]
-"""The flows on each device of each host, by the numbers of the links that they cross."""
+"""For each host and each of its devices, the numbers of the crossings of its flows."""
 
 KEPT_RATES = 10_000
-"""Patterns whose rates are kept."""
+"""The number of patterns whose rates are cached."""
 
 
 class Fluid:
-    """All of it: bytes times nanoseconds a second that flow on each device, by what they cross, and
-    nanoseconds of ops beside them.
+    """All flows of each device and the ops that they slow down.
 
-    ``others``: other bytes flow than when rates were set. ``crossings`` are numbered as they come;
-    ``pattern`` has those of each device. ``place_of`` is where each device stands among all,
-    ``speeds`` those of ops by what copies take of the memory that they use. ``folded``: one device
-    stands for all, and has its part of everything.
+    Flows are in bytes times ns a second, ops in ns. ``others`` is set if flows have changed since
+    rates were set. ``crossings`` numbers the paths of flows; ``pattern`` has the crossings of each
+    device's flows. ``place_of`` has the rates of each device, ``speeds`` those of ops by the bytes
+    a second that copies take. If ``folded``, one device stands for all and has its part of every
+    shared bandwidth.
     """
 
     def __init__(self, env: Nanoseconds, hardware: Hardware, folded: bool) -> None:
@@ -198,13 +193,11 @@ class Fluid:
         self.place_of = list(self.places)
 
     def _part(self, bandwidth: int, scope: str) -> Fraction:
-        """Return the part of a bandwidth that the simulated devices have."""
+        """Return the simulated devices' part of a bandwidth."""
         return Fraction(bandwidth, self.hardware.sharers(scope) if self.folded else 1)
 
     def flow(self, left: int, crossing: int, device: int) -> Steps:
-        """The steps of a process that lets bytes, times nanoseconds a second, flow until none is
-        left.
-        """
+        """Let ``left`` bytes, times ns a second, flow to the end."""
         if left:
             flow, flows = Progress(self.env, left), self.flows[device]
             flows[flow] = crossing
@@ -220,9 +213,7 @@ class Fluid:
     def compute(
         self, launch: int, left: int, tier: str, device: int, use: MemoryUse | None
     ) -> Steps:
-        """The steps of a process that runs an op: its launch, then so many nanoseconds, longer
-        where copies slow it down.
-        """
+        """Run an op: ``launch`` ns, then ``left`` ns, which take longer beside copies."""
         if launch:
             yield self.env.timeout(launch)
         if use is not None and left > 0:
@@ -233,18 +224,17 @@ class Fluid:
             del self.ops[op]
 
     def crossing(self, channel: Channel | None, most: Fraction | None) -> int:
-        """The number of a crossing."""
+        """Return the number of a path; a new path gets the next number."""
         return self.crossings.setdefault(FlowPath(channel, most), len(self.crossings))
 
     # -- rates
     # ----------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Set the rates anew: max-min fair for what flows (rule 6); ops have what that leaves (rule
-        13).
+        """Set all rates: max-min fair for flows (rule 6), and for ops what these leave (rule 13).
 
-        Which device of a host is which, and which host, changes no rate: they are asked for in
-        order of what flows there.
+        Exchanging two hosts, or two devices of a host, changes no rate. So devices are sorted by
+        their flows, which makes more patterns equal.
         """
         self.others = False
         pattern = self.pattern
@@ -278,8 +268,9 @@ class Fluid:
         return places
 
     def _links(self, channel: Channel | None, at: Mapping[str, int]) -> tuple[Link, ...]:
-        """A channel and the fabrics that it is in; for collectives each fabric as often as it
-        carries their bytes (rule 19).
+        """Return a channel and its fabrics.
+
+        For collectives, return each fabric as often as it carries their bytes (rule 19).
         """
         if channel is None:
             return tuple(
@@ -296,8 +287,9 @@ class Fluid:
         return "channel", channel.name, at[self.hardware.channel_scope(channel)]
 
     def _carried(self, active: Set[Link], places: Sequence[DeviceRates]) -> Mapping[Link, Fraction]:
-        """Return the bandwidth of each link: less while bytes flow on a channel that disturbs it
-        (rule 14, ``beside``).
+        """Return the bandwidth of each link in bytes a second.
+
+        It is lower while a channel that disturbs it is busy (rule 14, ``beside``).
         """
         carried = {link: self.capacity[link[:2]] for link in active}
         for channel, other, bandwidth in self.beside:
@@ -309,7 +301,7 @@ class Fluid:
         return carried
 
     def _speed(self, tier: str, device: int, use: MemoryUse) -> Rate:
-        """Return the speed of an op while copies take what they take of the memory that it uses."""
+        """Return the speed of an op beside the copies that run now."""
         place = self.place_of[device]
         if tier not in place.speeds:
             taken = self._taken(tier, place)
@@ -317,15 +309,16 @@ class Fluid:
         return place.speeds[tier][use]
 
     def _taken(self, tier: str, place: DeviceRates) -> Fraction:
-        """Bytes a second that copies take of a device's memory; of a tier that devices share, of
-        each one's part (rule 20).
+        """Return the bytes a second that copies take of a tier's memory.
+
+        If devices share the tier, each loses its part of what copies take (rule 20).
         """
         hardware, listed, taken = self.hardware, list(self.crossings), Fraction(0)
         scope, processor = (
             hardware.tier_scope(tier),
             hardware.tiers[hardware.tier_index[tier]].compute,
         )
-        # While all copy the same, each loses what one takes.
+        # If all devices copy the same, each loses what one takes.
         is_whole = self.folded or (processor is not None and processor.alone)
         parts = 1 if is_whole else hardware.sharers(scope)
         for near in [other for other in self.places if other.at[scope] == place.at[scope]]:

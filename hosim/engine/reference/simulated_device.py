@@ -1,4 +1,4 @@
-"""One device of a replay: its storage, queues and streams in the rounds of an instant
+"""One device of a replay, and the steps that it takes in the rounds of an instant
 (docs/contract.md, rules 0, 1, 4, 8, 16, 19, 21).
 """
 
@@ -34,8 +34,9 @@ from hosim.jitter import Jitter
 
 
 class Meeting:
-    """Those who do a collective or an exchange together: it ``begins`` with the longest of their
-    times when the last one is there.
+    """The meeting of the devices of a collective, or of the stages of an exchange.
+
+    It ``begins`` when the last member has come, and takes the longest of the members' durations.
     """
 
     def __init__(self, env: Nanoseconds, members: int) -> None:
@@ -45,19 +46,19 @@ class Meeting:
         self.begins, self.ends = env.event(), env.event()
 
     def come(self, duration: int) -> Steps:
-        """The steps of one who comes and waits for the others: how long it takes all of them."""
+        """Wait until all members have come; the steps return the longest duration, in ns."""
         self.absent -= 1
         self.longest = max(self.longest, duration)
         yield from self._wait(self.begins, self.absent)
         return self.longest
 
     def leave(self) -> Steps:
-        """The steps of one who is done and waits for the others."""
+        """Wait until all members are done."""
         self.not_done -= 1
         yield from self._wait(self.ends, self.not_done)
 
     def _wait(self, event: simpy.Event, others: int) -> Steps:
-        """Wait until no others are waited for; who waits does not go on."""
+        """Wait for the event; it happens at once if ``others``, the missing members, is 0."""
         self.env.going -= 1
         self.env.stirred = True
         if not others:
@@ -68,12 +69,12 @@ class Meeting:
 
 @dataclass(frozen=True)
 class Shared:
-    """The state that the devices of a replay share. ``machine`` is the one that copies find, with
-    the memories that they share (rule 13).
+    """The state that the devices of a replay share.
 
-    ``wake`` says that something is to be looked at again at this instant: at one device, or at all.
-    ``order`` numbers transfers as they are issued, ``meetings`` are those of collectives and
-    exchanges. ``policy`` is the runtime policy of the first device, if it is there.
+    ``machine`` is ``hardware`` with the memories whose bandwidth copies share (rule 13). ``wake``
+    settles one device at this instant, ``wake_all`` all of them. ``order`` numbers transfers as
+    they are issued, ``meetings`` are those of collectives and exchanges. ``policy`` is the runtime
+    policy of the first device, if one is given.
     """
 
     env: Nanoseconds
@@ -89,8 +90,9 @@ class Shared:
 
 
 class SimulatedDevice:
-    """One device: its storage, its transfers and its streams. ``exchanges`` are the ops that are
-    tied to other stages' (rule 21).
+    """One device: its storage, its transfers and its streams.
+
+    ``exchanges`` has the ops that exchange messages with other stages (rule 21).
     """
 
     def __init__(
@@ -149,8 +151,9 @@ class SimulatedDevice:
                 storage.everywhere[at].note_pinned()
 
     def place_residents(self) -> bool:
-        """Place what is in the device tier at time 0, in the graph's order: whether all of it found
-        a place (rule 17).
+        """Let the allocator place the tensors that start in the device tier, in listed order.
+
+        Returns whether all found a place (rule 17).
         """
         return self.arena is None or all([self.arena.take(t) for t in self.residents()])
 
@@ -158,8 +161,10 @@ class SimulatedDevice:
     # ----------------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """Let what has ended at this instant take effect on tensors: detaches, releases; and chunks
-        go on.
+        """Apply the effects of what ended at this instant.
+
+        Detaches take effect, dead tensors are released, chunks join their next queues, and the
+        host goes on.
         """
         touched, self.dying, transfers = self.dying, [], self.transfers
         if transfers.arrivals and transfers.arrivals[0].end_ns < self.env.now:
@@ -178,9 +183,7 @@ class SimulatedDevice:
             self._call(self.host)
 
     def issue(self) -> None:
-        """Issue the cache ops that name an op that has ended at this instant, in the plan's
-        order.
-        """
+        """Issue the cache ops whose op has ended at this instant, in the plan's order."""
         due, self.due = self.due, []
         for k in sorted(due):
             self.transfers.issue(k, self.plan.cache_ops[k], self.rules.detach)
@@ -189,7 +192,7 @@ class SimulatedDevice:
         return self.transfers.is_over(k, self.plan.cache_ops[k].tensor)
 
     def _call(self, host: HostThread) -> None:
-        """The host goes on (rule 23): cache ops are issued whose op has ended already."""
+        """Let the host go on (rule 23): cache ops that it passes are due if their op has ended."""
         passed = host.passed
         takes = host.go_on(self.env.now)
         for place in range(passed - 1, host.passed - 1):
@@ -200,8 +203,9 @@ class SimulatedDevice:
             self.env.process(self._lapse(takes))
 
     def start_ops(self) -> None:
-        """Start what can start, stream by stream; again where a policy's decisions may have set
-        another stream free.
+        """Start the ops that can start, stream by stream.
+
+        It tries again after a decision of the runtime policy, which may let another stream start.
         """
         while True:
             self.decided = False
@@ -238,7 +242,7 @@ class SimulatedDevice:
             stream.begins.succeed(i)
 
     def _divide(self, stream: OpStream, i: int) -> None:
-        """The idle time before an op, by cause (rule 8)."""
+        """Divide the idle time before an op by cause (rule 8)."""
         begin = stream.free_since
         called_at = begin if self.host is None else self.host.called_at[i]
         for cause, at in (
@@ -261,7 +265,7 @@ class SimulatedDevice:
     # ----------------------------------------------------------------------------------
 
     def _run(self, stream: OpStream) -> Steps:
-        """The process of a stream: one op after the other, as the settling step starts them."""
+        """Run the ops of a stream one after another, each when the settling step starts it."""
         env, recorder, meets, exchanges = self.env, self.recorder, self.meets, self.exchanges
         durations, slowed, sent, after = (
             self.durations,
@@ -300,8 +304,9 @@ class SimulatedDevice:
             self.wake(self.position)
 
     def _work(self, i: int, takes: int) -> Steps:
-        """Return the work of an op that alone takes so long, but longer beside copies: its bytes
-        cross links, or it computes.
+        """Return the steps of an op that takes ``takes`` ns alone, and longer beside copies.
+
+        Either its bytes cross links, or it computes.
         """
         fluid = self.shared.fluid
         if i in self.program.sent and takes:
@@ -316,16 +321,17 @@ class SimulatedDevice:
 
     @property
     def waits_for_room(self) -> bool:
-        """Return whether an op could start if there were room: it may have to wait for a transfer
-        that starts now (rule 1, *Before*).
+        """Return whether an op waits for room only.
+
+        Such an op may have to wait for a transfer that starts now (rule 1, *Before*).
         """
         return any(
             [stream.residency_met >= 0 and stream.running is None for stream in self.streams]
         )
 
     def _meeting(self, i: int) -> Meeting:
-        """Return the meeting of those who do an op together: devices in a collective (rule 19),
-        stages in an exchange (rule 21).
+        """Return the meeting of an op: of devices in a collective (rule 19), of stages in an
+        exchange (rule 21).
         """
         key: tuple[int, int] | str
         if i in self.exchanges:
@@ -343,7 +349,7 @@ class SimulatedDevice:
     # ------------------------------------------------------------------------------------
 
     def _inspect(self, stream: OpStream, i: int) -> bool:
-        """The policy inspects the next op of a stream, which takes time: whether that is over."""
+        """Let the policy inspect the next op of a stream, and return whether it is done."""
         if stream.inspected_at < 0:
             ns = (
                 self.shared.hardware.inspect_ns
@@ -357,15 +363,13 @@ class SimulatedDevice:
         return stream.inspected_at <= self.env.now
 
     def _lapse(self, ns: int) -> Steps:
-        """The process of an inspection, or of a call of the host: the device is looked at again
-        when it is over.
-        """
+        """Wait for an inspection or a call of the host, then settle the device again."""
         yield self.env.timeout(ns)
         self.env.going -= 1
         self.wake(self.position)
 
     def _decide(self, decisions: Iterable[CacheOp]) -> bool:
-        """Issue what the policy has decided on; whether there is something."""
+        """Issue the cache ops that the policy decided on, and return whether there are any."""
         made = list(decisions)
         for cache_op in made:
             resolve_hop(
@@ -380,8 +384,9 @@ class SimulatedDevice:
         return bool(made)
 
     def make_room(self) -> bool:
-        """If nothing is under way, the policy may make room for what waits: whether it has decided
-        on something.
+        """Let the policy make room for a waiting op if no op, transfer or inspection runs.
+
+        Returns whether the policy decided on a cache op.
         """
         if self.policy is None or self.rules.running():
             return False
@@ -400,25 +405,25 @@ class SimulatedDevice:
                     return True
         return False
 
-    # What a policy may look at (:class:`hosim.cache_plan.MemoryView`).
+    # The view that a policy has of the device (:class:`hosim.cache_plan.MemoryView`).
 
     @property
     def now_ns(self) -> int:
-        """The current instant."""
+        """The current instant, in ns."""
         return self.env.now
 
     @property
     def capacity_bytes(self) -> int:
-        """Capacity of the device tier under the budget."""
+        """The bytes of the device tier that the budget allows."""
         return self.storage.device.ledgers[0].capacity
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the device tier that nothing holds now."""
+        """The bytes of the budget that are free now."""
         return self.capacity_bytes - self.storage.device.ledgers[0].held
 
     def residents(self) -> list[int]:
-        """Tensors that hold bytes in the device tier now, ascending."""
+        """Return the tensors that hold bytes in the device tier now, ascending."""
         return sorted(self.storage.device.copies)
 
     def is_resident(self, tensor: int) -> bool:
@@ -426,15 +431,13 @@ class SimulatedDevice:
         return tensor in self.storage.device.copies
 
     def is_busy(self, tensor: int) -> bool:
-        """Return whether an op that runs uses the tensor, or a cache op of it is issued and not yet
-        done.
-        """
+        """Return whether a running op uses the tensor or a cache op of it is pending."""
         return tensor in self.transfers.pending or any(
             [tensor in self.rules.uses[i] for i in self.rules.running()]
         )
 
     def tiers_of(self, tensor: int) -> list[str]:
-        """Tiers other than the device tier that hold a valid copy."""
+        """Return the tiers other than the device tier that hold a valid copy."""
         device = self.storage.device
         return [
             tier
@@ -447,11 +450,14 @@ class SimulatedDevice:
 
     @property
     def makespan_ns(self) -> int:
-        """Return the end of the last op or transfer."""
+        """The end of the last op or transfer, in ns."""
         return max([self.transfers.last_end, *[stream.free_since for stream in self.streams]])
 
     def report(self) -> str | None:
-        """The out-of-memory report, if something has not ended; else rule 2 is checked."""
+        """Return the out-of-memory report if something has not ended; else check rule 2.
+
+        Returns ``None`` if everything ended and the allocator did not fail.
+        """
         if len(self.rules.ended) < len(self.graph.ops) or any(
             [queue.pieces for queue in self.transfers.queues]
         ):
@@ -460,8 +466,10 @@ class SimulatedDevice:
         return self.arena.failure() if self.arena is not None else None
 
     def _culprit(self) -> str:
-        """Return the culprit (rule 4): the first op that does not fit, else transfer, else the
-        first op that waits in vain or for others.
+        """Return the report on the culprit (rule 4).
+
+        It is the first op that does not fit, else the first transfer that does not, else the first
+        op that waits in vain, else the first op that waits for other devices.
         """
         blocked = [(stream, i) for stream in self.streams if (i := stream.head) is not None]
         for stream, i in blocked:

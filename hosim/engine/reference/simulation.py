@@ -1,7 +1,7 @@
-"""docs/contract.md as plain SimPy: processes and timeouts, and one settling step after all else of
-an instant (rule 0).
+"""docs/contract.md as plain SimPy: processes and timeouts, and a settling step that comes after all
+other events of an instant (rule 0).
 
-Start here to read how a replay works. Nothing is taken for speed.
+Start here to read how a replay works. It is written for clarity, not for speed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,14 +27,13 @@ from hosim.result import LEDGER, REFERENCE, Result
 
 
 class Simulation:
-    """A plan on all devices of a machine, or the plans of stages (rule 21). A process of your own
-    runs beside it on ``env``.
+    """The simulation of a plan on all devices of a machine, or of one plan per stage (rule 21).
 
-    ``compete``: whether copies share the bandwidth of memories (rule 13), by default as the rule
-    says. ``record`` keeps the timeline, ``placing`` is the allocator and the bytes that it may
-    reserve if not the budget's (rule 17), ``tied`` are the exchanges of stages. ``fold``: one
-    device stands for all, which do the same. ``policy`` is the runtime policy of the first device,
-    by default a fresh one.
+    ``compete`` makes copies share memory bandwidth (rule 13); by default the rule decides.
+    ``record`` keeps the timeline. ``placing`` is the allocator and the bytes that it may reserve,
+    ``None`` for the budget (rule 17). ``tied`` has the exchanges of each stage. ``fold`` simulates
+    one device for all, because all do the same. ``policy`` is the runtime policy of the first
+    device, by default a new one. You may run SimPy processes of your own on ``env``.
 
     >>> from hosim.graph import GraphBuilder
     >>> from hosim.cache_plan import CacheOp
@@ -108,8 +107,9 @@ class Simulation:
     def _device(
         self, program: PlannedOps, position: int, record: bool, placing: tuple[str, int | None]
     ) -> SimulatedDevice:
-        """A device with its tiers, each with its ledger and that of all devices that share the tier
-        with it (rule 11).
+        """Make a device and its tiers.
+
+        Each tier has the device's own ledger, and a second one if devices share it (rule 11).
         """
         hardware, graph, budget = (
             self.hardware,
@@ -161,17 +161,17 @@ class Simulation:
     # --------------------------------------------------------------------
 
     def wake(self, device: int) -> None:
-        """Something has ended at this device: settle this instant after all that ends at it."""
+        """Settle the device at this instant, once everything that ends now has ended."""
         self.touched.add(device)
         self.env.stirred = True
 
     def wake_all(self) -> None:
-        """There is room again that any device may wait for."""
+        """Settle all devices at this instant, because memory that they may wait for is free."""
         self.touched.update(range(len(self.plans)))
         self.env.stirred = True
 
     def _settle(self) -> None:
-        """A step of settling an instant: a round, and when nothing is touched any more, rates."""
+        """Run one settling step: a round if a device was touched, else set the rates."""
         if self.touched:
             self._round()
         else:
@@ -179,8 +179,9 @@ class Simulation:
         self.env.stirred = bool(self.touched) or self.fluid.others
 
     def _round(self) -> None:
-        """Ends, issues, starts of ops, starts of transfers; and if nothing is under way then,
-        policies make room.
+        """Run a round on the touched devices: end, issue, start ops, start transfers.
+
+        Then runtime policies make room if nothing runs.
         """
         looked_at = self._touched()
         for device in looked_at:
@@ -188,12 +189,12 @@ class Simulation:
         for device in looked_at:
             if device.due:
                 device.issue()
-        if len(looked_at) < len(self.touched):  # there is room again for others
+        if len(looked_at) < len(self.touched):  # ended work freed memory for other devices
             looked_at = self._touched()
         self.touched.clear()
         for device in looked_at:
             device.start_ops()
-        if self.touched:  # there is room again for the transfers of others
+        if self.touched:  # started ops freed memory for transfers of other devices
             looked_at = [
                 device
                 for device in self.devices
@@ -208,8 +209,9 @@ class Simulation:
         return [self.devices[d] for d in sorted(self.touched)]
 
     def _start_transfers(self, devices: Sequence[SimulatedDevice]) -> None:
-        """In order of issue, whosever they are; one that cannot start holds back those behind it on
-        its channel only (rule 4).
+        """Start the transfers of all devices in their order of issue.
+
+        A transfer that cannot start holds back only the later ones in its queue (rule 4).
         """
         ready = [
             (device, queue)
@@ -232,10 +234,10 @@ class Simulation:
     # ----------------------------------------------------------------------------------------------
 
     def run(self) -> Result:
-        """Run to the end, or until nothing can proceed: the result.
+        """Run until everything has ended or nothing can proceed, and return the result.
 
-        Raises :class:`hosim.errors.PlanError` where the plan breaks a rule, and
-        :class:`UncoveredError` where one device cannot stand for all.
+        Raises :class:`hosim.errors.PlanError` if the plan breaks a rule, and
+        :class:`UncoveredError` if a folded run meets a case in which devices differ.
         """
         found = self._initial_error()
         if found is None:
@@ -251,16 +253,17 @@ class Simulation:
         )
 
     def background(self, channel: str, size_bytes: int, device: int = 0) -> Steps:
-        """The steps of a process that copies so many bytes over a channel, beside the plan's
-        transfers: a noisy neighbour.
+        """Return the steps of a process that copies ``size_bytes`` over a channel beside the plan's
+        transfers, as a noisy neighbour does.
         """
         spec = next(c for c in self.machine.channels if c.name == channel)
         yield self.env.timeout(spec.latency_ns)
         yield from self.fluid.flow(size_bytes * NS_PER_S, self.fluid.crossing(spec, None), device)
 
     def _initial_error(self) -> tuple[int, str] | None:
-        """The out-of-memory report of what is more than a tier holds at time 0, and whose it is: of
-        equal plans it is everyone's.
+        """Return the first device that does not fit at time 0, and its out-of-memory report.
+
+        It is ``None`` if everything fits.
         """
         for device in self.devices:
             for room in device.storage.everywhere:
@@ -274,8 +277,8 @@ class Simulation:
         )
 
     def _result(self, errors: Sequence[str | None]) -> Result:
-        """The figures of a result (docs/formats.md): one device's, or those of several with each of
-        them (rule 11).
+        """Return the result (docs/formats.md) of one device, or of several with one result for each
+        (rule 11).
         """
         results, hardware = [], self.hardware
         meets = any([device.meets or device.exchanges for device in self.devices])

@@ -1,4 +1,4 @@
-"""The storage of one device: the places of the copies of its tensors, and the bytes that they hold
+"""The storage of one device: the copies of its tensors in each tier, and the bytes that they hold
 (docs/contract.md, rules 4, 9, 11, 14, 17).
 """
 
@@ -19,7 +19,7 @@ VALID, WRITING = "valid", "writing"
 
 
 def amounts(graph: Graph) -> list[tuple[int, int]]:
-    """The bytes of each tensor, and the same as a composition."""
+    """Return the bytes of each tensor, as a number and as a composition by kind."""
     return [
         (tensor.size_bytes, composition_of(tensor.kind, tensor.size_bytes))
         for tensor in graph.tensors.each()
@@ -27,11 +27,11 @@ def amounts(graph: Graph) -> list[tuple[int, int]]:
 
 
 class TierRoom:
-    """One tier as a device finds it: ``copies`` are the states of its tensors' copies there.
+    """One device's view of a tier: ``copies`` has the state of each copy there, by tensor.
 
-    ``ledgers`` count what it holds, and what all hold that share the tier (rule 11); ``arena``
-    gives bytes their addresses (rule 17). ``freed`` is called when there is room again for which
-    ops and transfers may wait that have been looked at before at this instant.
+    ``ledgers`` count the bytes of this device and, if devices share the tier, of all of them
+    (rule 11); ``arena`` gives bytes their addresses (rule 17). ``freed`` is called when memory
+    becomes free for which other devices may wait.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class TierRoom:
     # ----------------------------------------------------------------------------------------------
 
     def fits(self, size: int) -> bool:
-        """Return whether so many bytes more find room.
+        """Return whether ``size`` more bytes fit.
 
-        Where one device stands for all, :class:`UncoveredError` says that it is too little for all
-        of them: who has it decides their order.
+        Raises :class:`UncoveredError` if they do not fit in a folded run on a shared tier: which
+        device gets the last bytes depends on the order of the devices.
         """
         fits = all([ledger.held + size <= ledger.capacity for ledger in self.ledgers])
         if not fits and self.folded and len(self.ledgers) > 1:
@@ -70,12 +70,12 @@ class TierRoom:
         return fits
 
     def take(self, size: int, composition: int) -> None:
-        """Hold bytes: of a tensor, of a chunk on its way, of a workspace."""
+        """Hold the bytes of a tensor, of a chunk or of a workspace."""
         for ledger in self.ledgers:
             ledger.allocate(size, composition, self.env.now)
 
     def free(self, size: int, composition: int) -> None:
-        """Give them back."""
+        """Release bytes that :meth:`take` held."""
         for ledger in self.ledgers:
             ledger.release(size, composition)
         if len(self.ledgers) > 1:
@@ -85,7 +85,7 @@ class TierRoom:
     # ----------------------------------------------------------------------------------------------
 
     def hold(self, t: int, state: str) -> None:
-        """A copy of a tensor, which holds its bytes."""
+        """Set the state of a tensor's copy; a new copy holds the tensor's bytes."""
         if t not in self.copies:
             self.take(*self.amounts[t])
             if self.pins:
@@ -95,8 +95,9 @@ class TierRoom:
         self.copies[t] = state
 
     def bring(self, t: int) -> int | None:
-        """A transfer brings a tensor here: nanoseconds to pin it (rule 14); ``None`` if there is no
-        room.
+        """Make a copy that a transfer will fill.
+
+        Returns the nanoseconds to pin it (rule 14), or ``None`` if there is no room.
         """
         if t in self.copies:
             return 0
@@ -111,14 +112,14 @@ class TierRoom:
         return self.pins[self.graph.tensors[t].kind] if size and not pooled else 0
 
     def note_pinned(self) -> None:
-        """Note that the bytes which are pinned now have been pinned."""
+        """Update the most bytes that were ever pinned at once."""
         self.most_pinned = max(self.most_pinned, self.pinned)
 
     def _pinned_bytes(self, t: int) -> int:
         return self.amounts[t][0] if self.pins[self.graph.tensors[t].kind] else 0
 
     def drop(self, t: int) -> None:
-        """Release the copy."""
+        """Release a tensor's copy."""
         del self.copies[t]
         self.free(*self.amounts[t])
         if self.pins:
@@ -128,11 +129,11 @@ class TierRoom:
         if self.recorder is not None:
             self.recorder.release(t, self.at, self.env.now)
 
-    # -- what is no copy: chunks on their way (rule 7), workspaces
+    # -- chunks in intermediate tiers (rule 7), workspaces
     # --------------------------------------------------------
 
     def stage(self, t: int, size: int) -> bool:
-        """A chunk of a tensor comes here on its way; false if there is no room."""
+        """Hold a chunk in this intermediate tier, and return whether there is room."""
         if not self.fits(size) or (self.arena is not None and not self.arena.stage(t, size)):
             return False
         self.take(size, composition_of(self.graph.tensors[t].kind, size))
@@ -141,7 +142,7 @@ class TierRoom:
         return True
 
     def unstage(self, t: int, size: int, since: int) -> None:
-        """It goes on."""
+        """Release a chunk that has crossed its next hop; it came at ``since`` (ns)."""
         self.free(size, composition_of(self.graph.tensors[t].kind, size))
         if self.arena is not None:
             self.arena.unstage(t, size)
@@ -149,7 +150,10 @@ class TierRoom:
             self.recorder.staged(t, self.at, since, self.env.now, size)
 
     def begin_op(self, i: int, made: Sequence[int]) -> bool:
-        """Hold an op's workspace, if there is room for it and for the tensors that it makes."""
+        """Hold an op's workspace if it fits with the tensors that the op makes.
+
+        Returns whether it fits.
+        """
         size = workspace = self.graph.ops[i].workspace_bytes
         for t in made:
             size += self.amounts[t][0]
@@ -160,7 +164,7 @@ class TierRoom:
         return True
 
     def end_op(self, i: int) -> None:
-        """Release the workspace."""
+        """Release the op's workspace."""
         workspace = self.graph.ops[i].workspace_bytes
         if workspace:
             self.free(workspace, composition_of(WORKSPACE, workspace))
@@ -182,7 +186,7 @@ class TierRoom:
 
 
 class Storage:
-    """All tiers as one device finds them, by name; ``everywhere`` are the same without names."""
+    """One device's tiers: ``rooms`` by name, ``everywhere`` in order, and the ``device`` tier."""
 
     def __init__(self, rooms: Mapping[str, TierRoom], device_tier: str) -> None:
         self.rooms = rooms
@@ -190,7 +194,7 @@ class Storage:
         self.device = rooms[device_tier]
 
     def release(self, t: int) -> None:
-        """Drop all copies of a tensor (rule 1)."""
+        """Release all copies of a tensor (rule 1)."""
         for room in self.everywhere:
             if t in room.copies:
                 room.drop(t)

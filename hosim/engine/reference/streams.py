@@ -1,5 +1,5 @@
-"""The ops of one device: what they wait for, which detaches they allow, how their time is divided
-(docs/contract.md, 1, 2, 5, 8, 20).
+"""The ops of one device: what they wait for, when a detach is legal, and the division of time
+(docs/contract.md, rules 1, 2, 5, 8, 20).
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ NOT_YET = -1
 
 
 Tensors = list[tuple[int, ...]]
-"""Positions of tensors, by op."""
+"""For each op, the positions of tensors."""
 
 
 def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
@@ -38,13 +38,13 @@ def tensors_of(graph: Graph) -> tuple[Tensors, Tensors, Tensors]:
 
 
 class PlannedOps:
-    """The plan's data on each op, whichever device runs it: the tier ``where`` it reads and writes
-    (rule 20), its tensors, its time.
+    """The plan's data on each op, the same for all devices.
 
-    ``slowed`` are those that copies slow down (rules 13 and 22), ``sent`` the bytes of those that
-    cross links (rule 19). ``after`` are the cache ops that an op's end issues, ``awaited`` those
-    that have to have ended before it starts (rule 1), ``arriving`` of these the one that brings
-    what it reads, by tensor and op.
+    ``where`` is the tier in which an op reads and writes (rule 20). ``slowed`` has the ops that
+    copies slow down (rules 13 and 22), ``sent`` the bytes that ops send over links (rule 19).
+    ``after`` has the cache ops that the end of an op issues, ``awaited`` those that must end before
+    an op starts (rule 1), and ``arriving``, by tensor and op, the one that brings what the op
+    reads.
     """
 
     def __init__(self, plan: Plan, hardware: Hardware, competes: bool) -> None:
@@ -83,10 +83,10 @@ class PlannedOps:
 
 @dataclass(eq=False, slots=True)
 class OpStream:
-    """The ops of one stream: the one that runs, else the one at its ``head``, and those ``ahead``
-    of it. ``begins``: the head does.
+    """The ops of one stream: ``running`` or, if none runs, ``head``; ``ahead`` are the later ones.
 
-    It has the instants by which rule 8 divides the wait of its head.
+    The event ``begins`` starts the head. The fields from ``free_since`` to ``residency_met`` are
+    the instants in ns by which rule 8 divides the head's wait.
     """
 
     name: str
@@ -105,12 +105,12 @@ class OpStream:
     stalls: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STALL_CAUSES, 0))
 
     def free(self, now: int) -> None:
-        """It is free for its next op, of which nothing is known yet."""
+        """End the running op at ``now`` and make the next one the head."""
         self.running, self.head, self.free_since = None, next(self.ahead, None), now
         self.inspected_at = self.dependency_met = self.residency_met = NOT_YET
 
     def figures(self, makespan_ns: int) -> StreamFigures:
-        """Return the division of its time."""
+        """Return the division of the stream's time, in ns."""
         return StreamFigures(self.busy_ns, dict(self.stalls), makespan_ns - self.free_since)
 
 
@@ -140,7 +140,7 @@ class Rules:
     # ------------------------------------------------------------------------------------
 
     def is_resident(self, i: int) -> bool:
-        """Return whether an op waits for no transfer any more."""
+        """Return whether an op need not wait for a transfer."""
         transfers, copies = self.transfers, self.where[i].copies
         if not transfers.done.issuperset(self.program.awaited[i]):
             return False
@@ -150,8 +150,9 @@ class Rules:
         return not (transfers.pending and any([transfers.is_under_way(t) for t in self.writes[i]]))
 
     def begin(self, i: int) -> bool:
-        """Start an op if there is room: its workspace is held, and what it writes is invalid until
-        it ends.
+        """Start an op if there is room, and return whether it started.
+
+        It holds its workspace, and what it writes is invalid until it ends.
         """
         there = self.where[i]
         if not there.begin_op(i, [t for t in self.graph.ops[i].outputs if t not in there.copies]):
@@ -162,11 +163,11 @@ class Rules:
                     other.drop(t)
                     other.freed()
             there.hold(t, WRITING)
-        there.note_pinned()  # which takes no time (rule 20)
+        there.note_pinned()  # pinning by ops takes no time (rule 20)
         return True
 
     def end(self, i: int) -> list[int]:
-        """An op ends: the tensors that nobody uses any more."""
+        """End an op, and return the tensors that no later op uses and that do not survive."""
         there, left, survives, dead = self.where[i], self.users_left, self.graph.survives, []
         self.ended.add(i)
         there.end_op(i)
@@ -179,7 +180,7 @@ class Rules:
         return dead
 
     def running(self) -> list[int]:
-        """The ops that run."""
+        """Return the ops that run now."""
         return [stream.running for stream in self.streams if stream.running is not None]
 
     # -- detaches (rule 5)
@@ -190,7 +191,7 @@ class Rules:
         room, t, graph = self.storage.rooms[move.cache_op.source], move.cache_op.tensor, self.graph
         if t not in room.copies:
             if move.behind:
-                return  # it was there at the issue; an op has written the tensor since
+                return  # an op has written the tensor since the issue, which freed this copy
             raise self._illegal(t, ": it holds no bytes there")
         using = next(
             (i for i in self.running() if self.where[i] is room and t in self.uses[i]), None
@@ -223,7 +224,7 @@ class Rules:
         return PlanError(f"detach of tensor {name!r} at {now}{why}")
 
     def _next_user(self, t: int) -> int | None:
-        """The first op in the graph's list that uses a tensor and has not ended."""
+        """Return the first op in listed order that uses a tensor and has not ended."""
         users = self.graph.users[t]
         while self.users_ended[t] < len(users) and users[self.users_ended[t]] in self.ended:
             self.users_ended[t] += 1
@@ -233,8 +234,8 @@ class Rules:
     # ------------------------------------------------------------------
 
     def blamed(self, i: int) -> Piece | None:
-        """Return, of the transfers that have arrived at this instant, the last one that an op
-        waited for.
+        """Return the last-issued transfer that an op waited for and that arrived at this instant,
+        or ``None``.
         """
         reads, writes, there = self.reads[i], self.writes[i], self.where[i]
         found = [
@@ -245,9 +246,9 @@ class Rules:
         return max(found, key=lambda x: x.order, default=None)
 
     def check_end(self) -> None:
-        """Check that what survives is valid again wherever it was at time 0.
+        """Check that tensors that survive the step are valid in the tiers in which they started.
 
-        Raises :class:`hosim.errors.PlanError`, which names what is not.
+        Raises :class:`hosim.errors.PlanError`, which names the first one that is not.
         """
         storage = self.storage
         restored = [
