@@ -72,8 +72,7 @@ def on_devices(graph: Graph, hardware: Hardware, devices: int | None = None) -> 
 
 
 def other_devices_line(graph: Graph, hardware: Hardware) -> str | None:
-    """Return a note if a graph for several devices runs on another number of them, else ``None``.
-    """
+    """Return a note if a graph for several devices runs on another number, else ``None``."""
     needed = devices_of(graph)
     if needed in (1, hardware.devices):
         return None
