@@ -145,7 +145,7 @@ class PlanOrigin:
 
 
 UNSAID = PlanOrigin("", {}, {})
-"""The origin of a plan whose file does not state it, as hosim's older files do not."""
+"""The origin of a policy's plan whose file does not state it, as hosim's older files do not."""
 
 
 class MemoryView(Protocol):

@@ -108,7 +108,7 @@ class Edits:
 
 
 def is_repeatable(graph: Graph) -> bool:
-    """Return whether the graph's ``meta`` allows to recompute and reorder its ops."""
+    """Return whether the graph's ``meta`` states that its ops are :data:`REPEATABLE`."""
     return graph.meta.get(REPEATABLE) is True
 
 
