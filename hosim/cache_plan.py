@@ -1,4 +1,4 @@
-"""A plan: a graph, the cache ops placed in it, and where each tensor lies at time 0."""
+"""A plan: a graph, the cache ops placed in it, and the tiers in which tensors start."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from hosim.hardware import Hardware
 
 AT_START = -1
-"""``after`` of a cache op that is issued at time 0 (``null`` in the file)."""
+"""The ``after`` of a cache op that is issued at time 0 (``null`` in the file)."""
 
 PREFETCH, STORE, DETACH = "prefetch", "store", "detach"
 
 LAUNCHED_ALONE = "launched_alone"
-"""The key of a workload's ``meta`` that names ops that are in no segment."""
+"""The key of a workload's ``meta`` that names the ops that are each launched alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheOp:
-    """A copy between two tiers, or the release of one.
+    """A copy of a tensor from one tier to another, or the release of a copy.
 
     Parameters
     ----------
@@ -42,20 +42,20 @@ class CacheOp:
     tensor
         The tensor's position in the plan's graph.
     source
-        The tier to copy from, or whose copy is released.
+        The tier to copy from, or the tier whose copy is released.
     destination
         The tier to copy to; ``None`` for a detach.
     after
-        The position of the op at whose end it is issued, or :data:`AT_START` for time 0.
+        The position of the op whose end issues it, or :data:`AT_START` for time 0.
     slack_ns
-        How much later a copy may begin and end at no cost, in nanoseconds
-        (:func:`hosim.analysis.slack.latitudes`), for runtimes to use as a priority, the least
-        first; ``None`` where nobody said it. Replays ignore it, and it is not compared.
+        The nanoseconds by which the copy may begin and end later at no cost
+        (:func:`hosim.analysis.slack.latitudes`); ``None``: unknown. Runtimes may use it as a
+        priority, the smallest first. Replays ignore it, and it is not compared.
 
     Raises
     ------
     InputError
-        If one of these is of another kind, or ``slack_ns`` is below 0.
+        If a value has the wrong type, or ``slack_ns`` is below 0.
 
     References
     ----------
@@ -101,7 +101,7 @@ _PUT_OP, _PUT_TENSOR, _PUT_SOURCE, _PUT_DESTINATION, _PUT_AFTER, _PUT_SLACK = [
 def plain_cache_op(
     op: str, tensor: int, source: str, destination: str | None, after: int
 ) -> CacheOp:
-    """A cache op of values that are known to be what they should: in a third of the time."""
+    """Make a cache op of valid values without checks, in a third of the time."""
     made = object.__new__(CacheOp)
     _PUT_OP(made, op)
     _PUT_TENSOR(made, tensor)
@@ -114,11 +114,11 @@ def plain_cache_op(
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A solver's proof about all plans of a workload on a machine within a budget, in its order and
-    without recomputation.
+    """A solver's proof about all plans of a workload on a machine within a budget that keep its
+    order and do not recompute.
 
-    ``bound_ns``: none of them takes less, if it starts what the workload puts below there and
-    restores what lives on.
+    None of them takes less than ``bound_ns`` if it starts tensors in their homes and restores those
+    that survive the step.
     """
 
     workload: Graph
@@ -131,9 +131,9 @@ class Proof:
 class PlanOrigin:
     """The workload, the machine and the budget that a plan was made for.
 
-    ``graph`` is a fingerprint of the workload; ``sizes`` says how many of its tensors have each
-    size in bytes, ``ops`` how many of its ops have each fingerprint, which is that of what they
-    compute. ``machine`` is a fingerprint of the figures of ``hardware``, a name.
+    ``graph`` is a fingerprint of the workload. ``sizes`` counts its tensors by size in bytes,
+    ``ops`` its ops by a fingerprint of their computation. ``hardware`` is the machine's name, and
+    ``machine`` a fingerprint of its figures.
     """
 
     graph: str
@@ -145,71 +145,71 @@ class PlanOrigin:
 
 
 UNSAID = PlanOrigin("", {}, {})
-"""That of a file that a policy made and that does not say it, as hosim's files did not before."""
+"""The origin of a policy's plan whose file does not state it, as hosim's older files do not."""
 
 
 class MemoryView(Protocol):
-    """The state of a replay that a runtime policy may read while it runs. Positions are those of
-    the plan's graph.
+    """The state of a running replay that a runtime policy may read. Positions are those of the
+    plan's graph.
     """
 
     @property
     def now_ns(self) -> int:
-        """The current instant."""
+        """The current instant, in nanoseconds."""
 
     @property
     def capacity_bytes(self) -> int:
-        """Capacity of the device tier under the budget."""
+        """The bytes of the device tier that the budget allows."""
 
     @property
     def free_bytes(self) -> int:
-        """Bytes of the device tier that nothing holds now."""
+        """The bytes of the budget that are free now."""
 
     def residents(self) -> Iterable[int]:
-        """Tensors that hold bytes in the device tier now, including those still in flight,
-        ascending.
+        """Return the tensors that hold bytes in the device tier now, ascending.
+
+        Tensors in flight are included.
         """
 
     def is_resident(self, tensor: int) -> bool:
         """Return whether the tensor holds bytes in the device tier now, valid or in flight."""
 
     def is_busy(self, tensor: int) -> bool:
-        """Return whether an op that runs now uses the tensor, or a cache op of it is issued and not
-        yet done.
-        """
+        """Return whether a running op uses the tensor or a cache op of it is pending."""
 
     def tiers_of(self, tensor: int) -> Sequence[str]:
-        """Tiers other than the device tier that hold a valid copy."""
+        """Return the tiers other than the device tier that hold a valid copy."""
 
 
 class RuntimePolicy(Protocol):
-    """Decisions taken during the replay, one object a replay.
+    """A policy that decides during the replay. Each replay has an object of its own.
 
-    One that decides before some ops only has them as a container of positions, ``inspected``, which
-    may change as it learns: before the others it is not asked, and no inspection time is spent.
+    A policy that decides before some ops only has an attribute ``inspected``, a container of their
+    positions, which may change during the replay. It is not called before other ops, which spend no
+    inspection time.
     """
 
     def before_op(self, op: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Cache ops to issue now, in order, just before ``op`` is launched; their ``after`` is
-        ignored.
+        """Return the cache ops to issue now, in order, before ``op`` is launched; their ``after``
+        is ignored.
 
-        Called once an op, after the runtime's inspection time has passed on the op's stream. The
-        engine then holds the op until all that it reads is resident, and makes room by asking
-        :meth:`make_room`.
+        It is called once per op, after the inspection time has passed on the op's stream. The op
+        then waits until everything that it reads is resident; the engine calls :meth:`make_room`
+        if there is no room for it.
         """
 
     def make_room(self, op: int, wanted_bytes: int, view: MemoryView) -> Iterable[CacheOp]:
-        """Cache ops after which at least ``wanted_bytes`` are free for ``op``; empty if there are
-        none.
+        """Return cache ops that free memory until ``wanted_bytes`` are free for ``op``; empty if
+        there are none.
 
-        ``wanted_bytes`` are all that the op still needs: its workspace, and the tensors it uses
-        that are not there. What ``view.free_bytes`` says is free already counts. Called when the
-        op, or a prefetch it waits for, does not fit and nothing is under way that could change it.
+        ``wanted_bytes`` is all that the op still needs: its workspace, and the tensors it uses that
+        are not resident. ``view.free_bytes`` counts towards it. It is called if the op, or a
+        prefetch it waits for, does not fit and nothing that runs can change that.
         """
 
 
 MANUAL = "manual"
-"""The policy of a plan that does not say which one made it."""
+"""The policy of a plan that names none."""
 
 
 @dataclass(frozen=True)
@@ -219,46 +219,43 @@ class Plan(Deriving, InCells):
     Parameters
     ----------
     graph
-        The ops that run, in order: the workload's graph, or what ``edits`` made of it.
+        The ops that run, in order: the workload's graph, or the graph that ``edits`` make of it.
     policy
-        Which policy made the plan.
+        The policy that made the plan.
     cache_ops
-        The cache ops; those of the same ``after`` are issued in the order given here.
+        The cache ops; those of the same ``after`` are issued in this order.
     initial
-        For a tensor's position, the tiers that hold a valid copy at time 0. Other tensors lie at
+        For a tensor's position, the tiers that hold a valid copy at time 0. Other tensors start in
         their home.
     runtime
-        Makes the object that decides during the replay, a fresh one per replay. Such a plan cannot
-        be saved.
+        A function that makes a runtime policy, called once per replay. Such a plan cannot be saved.
     edits
-        How ``graph`` came from the workload, if it is not the workload's own.
+        The changes that turn the workload's graph into ``graph``, if there are any.
     made_for
-        The machine, and the bytes of its device tier, that :func:`hosim.plan` made it for. They are
-        not compared.
+        The machine, and the bytes of its device tier, for which :func:`hosim.plan` made it. They
+        are not compared.
     origin
-        What its file says that it was made for (:class:`PlanOrigin`). It is not compared.
+        The origin that the plan's file states (:class:`PlanOrigin`). It is not compared.
     notes
-        What a reader of its replays has to know of the policy, a line each. They are neither saved
-        nor compared.
-    judgement
-        What hosim's planner noted about its choices, for an explanation. It is neither saved nor
+        Notes on the policy for readers of replays, a line each. They are neither saved nor
         compared.
+    judgement
+        The planner's notes on its choices, for explanations. It is neither saved nor compared.
     proof
-        What a solver has proved about all plans of the workload. It is neither saved nor compared.
+        A solver's proof about all plans of the workload. It is neither saved nor compared.
     search
-        What the search did that found it, and how it does where times vary
-        (:class:`hosim.base.search_control.SearchRecord`); ``None`` where no search of hosim's made
-        it. It is saved, and not compared.
+        The record of hosim's search that found the plan, with its results where times vary
+        (:class:`hosim.base.search_control.SearchRecord`); ``None`` if no search made it. It is
+        saved, but not compared.
 
     Raises
     ------
     InputError
-        If one of these is something else altogether. Whether its positions and tiers exist, the
-        replay says.
+        If a value has the wrong type. Replays check that positions and tiers exist.
 
     References
     ----------
-    ``docs/contract.md`` has the rules of a replay, ``docs/formats.md`` the file.
+    ``docs/contract.md`` defines the rules of a replay, ``docs/formats.md`` the file.
 
     Examples
     --------
@@ -333,33 +330,29 @@ class Plan(Deriving, InCells):
 
     @property
     def recomputes(self) -> int:
-        """Return the number of recomputed ops."""
+        """The number of recomputed ops."""
         return 0 if self.edits is None else len(self.edits.recompute)
 
     @property
     def processors(self) -> dict[str, str]:
-        """The processor of each op that may run on several, where the plan chooses one: a tier, or
-        ``""`` for the device.
-        """
+        """The processors that the plan chooses, by op name: a tier, or ``""`` for the device."""
         return {} if self.edits is None else dict(self.edits.processors)
 
     @property
     def moved_ops(self) -> int:
-        """Return the number of ops that run on another processor than the workload's first choice
-        for them.
-        """
+        """The number of ops that do not run on the processor that the workload gives them."""
         index, ops = self.workload.op_index, self.workload.ops
         return sum(
             [ops[index[name]].processor != processor for name, processor in self.processors.items()]
         )
 
     def residency(self, device_tier: str) -> dict[int, tuple[str, ...]]:
-        """The tiers with a valid copy at time 0, for every tensor that has one.
+        """Return the tiers that hold a valid copy at time 0, for every tensor that has one.
 
         Parameters
         ----------
         device_tier
-            The tier of tensors that have no home.
+            The home of tensors that name none.
 
         Returns
         -------
@@ -388,11 +381,10 @@ class Plan(Deriving, InCells):
         return sum(cache_op.op == op for cache_op in self.cache_ops)
 
     def to_networkx(self) -> networkx.DiGraph[str]:
-        """The graph with the cache ops inserted as nodes (``prefetch:w#0``), and the dependencies
-        that order them.
+        """Return the graph as a networkx graph with the cache ops as nodes (``prefetch:w#0``).
 
-        A cache op follows the op it is issued after and the cache op of the same tensor before it;
-        every later user of the tensor follows its last prefetch.
+        A cache op follows the op that issues it and the previous cache op of its tensor; each user
+        of a tensor follows the last prefetch before it.
         """
         view = self.graph.to_networkx()
         ops, tensors = self.graph.ops, self.graph.tensors
@@ -440,10 +432,10 @@ def _are_tiers(given: object) -> bool:
 
 
 class RuntimeFactory(Protocol):
-    """Makes the runtime policy of one replay."""
+    """A function that makes the runtime policy of one replay."""
 
     def __call__(self) -> RuntimePolicy:
-        """A fresh policy object."""
+        """Return a new policy object."""
 
 
 def counted_cache_ops(plan: Plan) -> str:
@@ -452,16 +444,16 @@ def counted_cache_ops(plan: Plan) -> str:
 
 
 def launched_alone(graph: Graph) -> frozenset[str]:
-    """The ops that the graph's ``meta`` names as those that no segment has."""
+    """Return the ops that the graph's ``meta`` says are launched alone."""
     return named_ops(graph, LAUNCHED_ALONE) & graph.op_index.keys()
 
 
 def begin_segments(plan: Plan, device_tier: str, alone: Container[int]) -> list[bool]:
-    """Return whether each op begins a segment: ops that follow one another in the graph's list and
-    are launched by one call (docs/contract.md, rule 23). Those of ``alone`` are each by themselves.
+    """Return, for each op, whether it begins a segment.
 
-    A segment ends before cache ops, before an op that waits for a copy, and after the last use of a
-    tensor that the plan moves.
+    A segment is a run of consecutive ops that one call launches (docs/contract.md, rule 23). Each
+    op of ``alone`` is a segment. A segment ends before cache ops, before an op that waits for a
+    copy, and after the last use of a tensor that the plan moves.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")

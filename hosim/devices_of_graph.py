@@ -1,4 +1,4 @@
-"""The number of devices that run a workload: the graph's, unless a caller gives another."""
+"""The number of devices that run a workload: by its graph, unless the caller gives another."""
 
 from hosim.analysis.costmodel import under_runtime
 from hosim.analysis.costmodel.transfers import meeting_ranks
@@ -8,22 +8,20 @@ from hosim.hardware import Hardware
 from hosim.limits import within
 
 DEVICES = "devices"
-"""The key of a graph's ``meta`` under which the number of devices is that run the program
-together.
-"""
+"""The key of a graph's ``meta`` for the number of devices that run the program together."""
 
 LAYERS = "layers"
-"""The key of the ``meta`` of a pipeline stage whose layers may run elsewhere (``layers_on``): how
-many layers all stages have.
+"""The key of the ``meta`` of a pipeline stage with ``layers_on``: the number of layers of all
+stages.
 """
 
 
 def devices_of(graph: Graph) -> int:
-    """Return the number of devices that a graph is for: what its ``meta`` says, or as many as its
-    largest collective has ranks; 1 if nothing says it.
+    """Return the number of devices that a graph is for: from its ``meta``, else the ranks of its
+    largest collective, else 1.
 
-    Raises :class:`InputError` if ``meta`` says something else than a number of devices, or fewer
-    than a collective has ranks.
+    Raises :class:`InputError` if the value in ``meta`` is not a positive integer, or is below the
+    ranks of a collective.
     """
     said, ranks = graph.meta.get(DEVICES), graph.derived(_most_ranks)
     if said is None:
@@ -48,12 +46,11 @@ def _most_ranks(graph: Graph) -> int:
 
 
 def on_devices(graph: Graph, hardware: Hardware, devices: int | None = None) -> Hardware:
-    """The machine with as many devices as the graph is for, or as many as ``devices`` says, under
+    """Return the machine with ``devices`` devices, by default as many as the graph is for, under
     the graph's runtime if it names one.
 
-    A graph that is for one device, or does not say it, runs on those of the profile. Raises
-    :class:`InputError` if the profile says that the machine has several, but fewer than the graph
-    is for.
+    A graph for one device runs on the profile's number of devices. Raises :class:`InputError` if
+    the profile has several devices, but fewer than the graph is for.
     """
     hardware = under_runtime(graph, hardware)
     if devices is None:
@@ -75,9 +72,7 @@ def on_devices(graph: Graph, hardware: Hardware, devices: int | None = None) -> 
 
 
 def other_devices_line(graph: Graph, hardware: Hardware) -> str | None:
-    """Return a note for readers if a graph for several devices runs on another number of them;
-    ``None`` if it does not.
-    """
+    """Return a note if a graph for several devices runs on another number, else ``None``."""
     needed = devices_of(graph)
     if needed in (1, hardware.devices):
         return None

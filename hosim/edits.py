@@ -1,18 +1,17 @@
-"""The changes that a plan may make to the graph itself: other processors of ops, another order of
-ops, and ops that run again.
+"""The changes that a plan may make to the graph itself: other processors for ops, another order of
+ops, and recomputation.
 
-An op that the workload lets run on several processors (``also_on``) runs on its own ``processor``
-unless a plan chooses another. There it takes what ``also_on`` says, or the cost model, and is on
-the stream of that processor: the one with the name of its tier, or ``compute`` on the device.
+An op that may run on several processors (``also_on``) runs on its own ``processor`` unless a plan
+chooses another. There its duration comes from ``also_on`` or the cost model, and it joins the
+stream of that processor: the one named after its tier, or ``compute`` on the device.
 
 A recomputed op is a copy of an op of the workload. Its outputs are new tensors (``a@f~2`` is ``a``
-as op ``f~2`` makes it), and every later user of ``a`` uses the new one. The first ``a`` is thus
-released after its last user before the copy, like any tensor (docs/contract.md, rule 1): dropping
-it needs no cache op, and liveness, planners, verifier and engine see two tensors with short lives
-instead of one with a long life.
+as made by op ``f~2``), and every later user of ``a`` uses the new one. So the first ``a`` is
+released after its last user before the copy, like any tensor (docs/contract.md, rule 1). Dropping
+it needs no cache op: all parts of hosim see two tensors with short lives, not one with a long life.
 
-An edited graph computes what the workload computes: :func:`edited` refuses a change that would let
-an op see other contents.
+An edited graph computes the same as the workload: :func:`edited` refuses a change after which an op
+would read other contents.
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from hosim.errors import GraphError
 from hosim.graph import DEVICE, MAIN_STREAM, Graph, Op, Tensor
 
 RECOMPUTE, BACKWARD = "recompute.", "backward."
-"""The prefixes of the names of a training step's ops in these phases."""
+"""The prefixes of op names in these phases of a training step."""
 
 RANDOM_KINDS = frozenset(
     {
@@ -38,7 +37,7 @@ RANDOM_KINDS = frozenset(
         "multinomial",
     }
 )
-"""Kinds of ops whose results differ from run to run. They run again only where the workload is
+"""Kinds of ops whose results differ from run to run. They are recomputed only if the workload is
 :data:`SEEDED`.
 """
 
@@ -54,27 +53,27 @@ COLLECTIVE_KINDS = frozenset(
     }
     | {"wait_tensor", "broadcast", "collective", "send", "recv", "barrier"}
 )
-"""Kinds of ops in which other devices take part, which are never recomputed: a device that runs one
-again would wait for the others.
+"""Kinds of ops in which other devices take part. They are never recomputed, because the device
+would wait for the others.
 """
 
 CROSSING_KINDS = COLLECTIVE_KINDS - {"wait_tensor", "barrier"}
-"""Those that send bytes of their own."""
+"""The kinds of collectives that send bytes themselves."""
 
 REPEATABLE, RANDOM, SEEDED = "repeatable", "random", "seeded"
 """Keys of a workload's ``meta``.
 
-``repeatable: true`` is the word of whoever made the graph that its ops may run again and trade
-places within their dependencies: they are functions of what they read, and all that they do is in
-the graph. ``random`` names ops whose results differ from run to run though their kind does not say
-so. ``seeded: true`` says that a random op that runs again draws the same numbers, since the state
-of its generator is set back, as ``torch.utils.checkpoint`` does.
+``repeatable: true`` states that ops may be recomputed and reordered within their dependencies: they
+are functions of what they read, and the graph has all their effects. ``random`` names ops whose
+results differ from run to run although their kind does not show it. ``seeded: true`` states that a
+recomputed random op draws the same numbers, because the state of its generator is restored, as
+``torch.utils.checkpoint`` does.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Op ``op`` of the workload runs once more, as op ``name``, just before its op ``before``."""
+    """A recomputation: op ``op`` runs again as op ``name``, just before op ``before``."""
 
     op: str
     before: str
@@ -82,8 +81,8 @@ class Recompute:
 
 
 Step = tuple[int, str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
-"""An op of an edited graph: the position of the op of the workload that it runs, its name, and its
-inputs, outputs and mutates there. The new tensors come after all of the workload.
+"""An op of an edited graph: the position of its op in the workload, its name, and its inputs,
+outputs and mutates. New tensors are numbered after those of the workload.
 """
 
 
@@ -91,9 +90,8 @@ inputs, outputs and mutates there. The new tensors come after all of the workloa
 class Edits:
     """The edits that make a plan's graph from the workload ``base``.
 
-    First the ops of ``processors`` (pairs of names, ``""``: the device) change their processor,
-    then the ops are put into ``order`` (by name; empty: as listed), then those of ``recompute`` run
-    again.
+    First ``processors``, pairs of an op and a processor (``""``: the device), are applied, then
+    ``order``, all ops by name (empty: as listed), then ``recompute``.
     """
 
     base: Graph
@@ -102,21 +100,20 @@ class Edits:
     processors: tuple[tuple[str, str], ...] = ()
 
     def graph(self) -> Graph:
-        """The edited graph; raises :class:`GraphError` as :func:`edited` and :func:`on_processors`
-        do.
+        """Return the edited graph.
+
+        Raises :class:`GraphError` as :func:`edited` and :func:`on_processors` do.
         """
         return edited(on_processors(self.base, self.processors), self.order, self.recompute)
 
 
 def is_repeatable(graph: Graph) -> bool:
-    """Return whether the maker of the graph says that its ops may be recomputed."""
+    """Return whether the graph's ``meta`` states that its ops are :data:`REPEATABLE`."""
     return graph.meta.get(REPEATABLE) is True
 
 
 def why_once(graph: Graph, op: Op) -> str:
-    """Return the reason that an op may not be recomputed, as the end of a sentence about it; empty
-    if it may.
-    """
+    """Return the reason that an op may not be recomputed, as a predicate, or ``""`` if it may."""
     if op.mutates:
         return (
             f"changes tensor {graph.tensors[op.mutates[0]].name!r} in place: run again, it "
@@ -130,9 +127,7 @@ def why_once(graph: Graph, op: Op) -> str:
 
 
 def is_random(graph: Graph, op: Op) -> bool:
-    """Return whether the op gives another result each time: by its kind, or because the workload
-    says so.
-    """
+    """Return whether the op's results differ from run to run, by its kind or by the ``meta``."""
     return op.kind in RANDOM_KINDS or op.name in graph.derived(_random)
 
 
@@ -141,7 +136,7 @@ def _random(graph: Graph) -> frozenset[str]:
 
 
 def named_ops(graph: Graph, key: str) -> frozenset[str]:
-    """The names of ops that stand in the graph's ``meta`` under a key."""
+    """Return the op names that the graph's ``meta`` lists under a key."""
     listed = graph.meta.get(key)
     return frozenset(
         [name for name in listed if isinstance(name, str)]
@@ -151,11 +146,11 @@ def named_ops(graph: Graph, key: str) -> frozenset[str]:
 
 
 def on_processors(graph: Graph, chosen: Sequence[tuple[str, str]]) -> Graph:
-    """``graph`` with each op of ``chosen`` on the processor that stands beside its name (``""``:
-    the device), for good.
+    """Return the graph with each op of ``chosen``, pairs of an op and a processor (``""``: the
+    device), fixed to its processor.
 
     Raises :class:`GraphError`, with the path in the plan's file, for an unknown op and for a
-    processor that it may not run on.
+    processor that the op may not run on.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
@@ -197,13 +192,13 @@ def _on_processor(op: Op, processor: str) -> Op:
 
 
 def edited(graph: Graph, order: Sequence[str] = (), recompute: Sequence[Recompute] = ()) -> Graph:
-    """``graph`` with its ops in ``order`` and those of ``recompute`` run again, each just before
-    its ``before`` and in the order given.
+    """Return the graph with its ops in ``order``, and those of ``recompute`` run again before their
+    ``before``, in the given order.
 
-    O(uses). Raises :class:`GraphError`, with the path in the plan's file, for an unknown or
-    repeated name, for an order that puts an op before one that it must follow (naming the two and
-    the tensor between them), and for a recomputation of what is not listed before, may not run
-    again (:func:`why_once`), or would read other contents than it did at first.
+    It takes O(uses) time. Raises :class:`GraphError`, with the path in the plan's file, for an
+    unknown or repeated name, for an order that puts an op before one of its producers, and for an
+    op to recompute that has not run yet, may not run again (:func:`why_once`), or would read other
+    contents than at first.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
@@ -223,7 +218,7 @@ def edited(graph: Graph, order: Sequence[str] = (), recompute: Sequence[Recomput
 
 
 def edited_from(base: Graph, graph: Graph, t: int) -> int:
-    """Return the tensor of ``base`` for which a tensor of a graph edited from it stands.
+    """Return the tensor of ``base`` to which tensor ``t`` of an edited graph corresponds.
 
     >>> from hosim.graph import GraphBuilder
     >>> b = GraphBuilder("toy")
@@ -240,10 +235,10 @@ def edited_from(base: Graph, graph: Graph, t: int) -> int:
 
 
 def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
-    """``graph`` with its ops listed as ``positions`` says, a permutation of theirs.
+    """Return the graph with its ops listed in the order of ``positions``, a permutation.
 
-    Raises :class:`GraphError` where an op would come before one of its producers
-    (:attr:`Graph.producers`). With these kept, every read sees the same writer as before.
+    Raises :class:`GraphError` if an op would come before one of its producers
+    (:attr:`Graph.producers`). Otherwise every op reads what the same writer wrote as before.
     """
     place = [-1] * len(graph.ops)
     for new, old in enumerate(positions):
@@ -260,7 +255,10 @@ def permuted(graph: Graph, positions: Sequence[int]) -> Graph:
 
 
 def _positions(graph: Graph, order: Sequence[str]) -> list[int]:
-    """The positions of the ops named, each exactly once."""
+    """Return the positions of the named ops.
+
+    Raises :class:`GraphError` unless each op is named exactly once.
+    """
     index = graph.op_index
     seen: set[str] = set()
     for k, name in enumerate(order):
@@ -297,9 +295,9 @@ def _why(graph: Graph, i: int, p: int) -> str:
 class _Recomputing:
     """The walk that inserts recomputed ops.
 
-    ``version[t]`` is the op that wrote the contents of tensor t last (-1: none), ``current[t]`` the
-    tensor that holds them where it is not t itself. ``made`` are the new tensors: the one that each
-    stands for, and the op that makes it.
+    ``version[t]`` is the op that last wrote the contents of tensor t (-1: none), ``current[t]`` the
+    tensor that holds them if it is not t itself. ``made`` has, for each new tensor, the original
+    tensor and the name of the op that makes it.
     """
 
     def __init__(self, graph: Graph, recompute: Sequence[Recompute]) -> None:
@@ -344,8 +342,10 @@ class _Recomputing:
             yield self._run(i, op)
 
     def graph(self) -> Graph:
-        """The edited graph. An op that runs again is like what it repeats but for its tensors, so
-        the columns are made without objects.
+        """Return the edited graph.
+
+        A recomputed op differs from its original in name and tensors only, so the columns are
+        built without op objects.
         """
         base, ops, tensors = self.base, self.base.ops, self.base.tensors
         positions, codes, named = dict[str, int](), list[int](), list[int]()
@@ -381,7 +381,7 @@ class _Recomputing:
         )
 
     def _new(self, tensor: Tensor) -> Tensor:
-        """The tensor that an op that runs again makes in place of such a one."""
+        """Return the tensor that a recomputed op makes in place of ``tensor``."""
         kind = "activation" if tensor.survives else tensor.kind
         return Tensor(tensor.name, tensor.size_bytes, kind, None, False)
 
@@ -391,7 +391,7 @@ class _Recomputing:
         for t in op.writes:
             self.version[t] = i
             if t in self.current and t not in op.reads:
-                del self.current[t]  # written again: from here on, users take the original tensor
+                del self.current[t]  # written again: later users take the original tensor
         if not self.current:
             return i, op.name, op.inputs, op.outputs, op.mutates
         return i, op.name, self._now(op.inputs), self._now(op.outputs), self._now(op.mutates)

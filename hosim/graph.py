@@ -85,7 +85,7 @@ def _listed_twice(what: str, position: int, name: str) -> GraphError:
 
 
 def _are_plain(more: OpFields) -> bool:
-    """Return whether all fields are texts, integers, tuples or ``None``.
+    """Return whether all fields and all ``sizes`` are texts, integers, tuples or ``None``.
 
     ``True`` and ``1.0`` equal 1, so a dictionary would take them for it.
     """

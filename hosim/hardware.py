@@ -1,7 +1,7 @@
 """The hardware profile: compute, tiers, channels and fabrics, as frozen integers.
 
-Units are bytes, bytes per second, nanoseconds and FLOP per second throughout;
-:mod:`hosim.io.hardware_file` reads files with other units.
+Units are bytes, bytes per second, nanoseconds and FLOP per second;
+:mod:`hosim.io.hardware_file` converts the units of files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hosim.plain_text import counted, named, printable, shown
 from hosim.units import LARGEST, human_size
 
 SCOPES = ("device", "host", "global")
-"""Who shares a tier or a fabric: one device, the devices of a host, or all of a supernode; the
+"""The devices that share a tier or a fabric: one, those of a host, or all of a supernode; the
 narrowest first.
 """
 
@@ -39,16 +39,16 @@ class Tier:
     channel to it.
 
     ``pageable`` are the kinds of tensors whose copies here lie in pageable memory; all others are
-    pinned. ``pin_ns`` is the time to allocate a tensor's pinned bytes here, which the transfer that
-    brings it spends before its latency, holding its engine. With ``pin_pool`` what was once pinned
-    stays so and serves again (fragmentation aside): the time is spent only when the bytes pinned
-    here rise above the most there ever were. What lies here at time 0 is pinned already.
+    pinned. ``pin_ns`` is the time to pin a tensor's bytes here: the transfer that brings the tensor
+    spends it before its latency and holds its engine meanwhile. With ``pin_pool``, pinned memory is
+    reused (without fragmentation): the time is spent only when the pinned bytes exceed their
+    largest number so far. Tensors that are here at time 0 are pinned already.
 
-    ``compute`` is the processor of this memory, if it has one that ops can run on: of host memory
-    the CPU (docs/contract.md, rule 20). The device's is :attr:`Hardware.compute`.
+    ``compute`` is the processor of this memory on which ops can run, if it has one, such as the CPU
+    of host memory (docs/contract.md, rule 20). That of the device is :attr:`Hardware.compute`.
 
-    Without ``dma`` no engine copies to or from it but the device's own processor, whose ops do not
-    go on meanwhile (rule 22).
+    Without ``dma``, the device's own processor copies to and from this tier, and its ops pause
+    meanwhile (rule 22).
     """
 
     name: str
@@ -67,19 +67,19 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """A one-way DMA path from tier ``source`` to tier ``destination`` with ``engines`` transfers at
-    once.
+    """A one-way DMA path from tier ``source`` to tier ``destination``, which runs up to ``engines``
+    transfers at once.
 
-    ``bandwidth_bytes_per_s`` is shared by the engines; ``latency_ns`` is spent once a transfer,
-    before its bytes flow. ``curve`` is what small transfers reach, as (bytes, bytes per second)
-    with ascending sizes: see :meth:`ceiling`. ``pageable_bytes_per_s`` is what a transfer from or
-    to pageable memory reaches at most (``None``: as much as others). ``beside`` is what the channel
-    carries while bytes flow on another one, as (that channel, bytes per second): two directions
-    that disturb each other. A link on which they merely share one bandwidth, a half-duplex one, is
-    a :class:`Fabric` over both. Channels of one ``queue``, which join the same two tiers, share it
-    with its engines (rule 24; ``None``: a queue of its own). ``spread`` is how far real rates of
-    pinned memory are from the bandwidth, as the standard deviation of the logarithm (``None``:
-    nobody measured it).
+    The engines share ``bandwidth_bytes_per_s``; each transfer spends ``latency_ns`` before its
+    bytes flow. ``curve`` has the bandwidths of small transfers, as (bytes, bytes per second) with
+    ascending sizes: see :meth:`ceiling`. ``pageable_bytes_per_s`` is the largest bandwidth of a
+    transfer from or to pageable memory (``None``: no such limit). ``beside`` has the channel's
+    bandwidth while another channel is busy, as (that channel, bytes per second), for two directions
+    that disturb each other. If they only share one bandwidth, as on a half-duplex link, use a
+    :class:`Fabric` over both. Channels between the same two tiers that name one ``queue`` share the
+    queue and its engines (rule 24; ``None``: a queue of its own). ``spread`` is the standard
+    deviation of the logarithm of measured rates of pinned memory relative to the bandwidth
+    (``None``: not measured).
     """
 
     name: str
@@ -98,13 +98,13 @@ class Channel:
         _keep(self, f"channel {named(self.name)}")
 
     def ceiling(self, size_bytes: int, pageable: bool = False) -> Fraction | None:
-        """The largest bandwidth (bytes per second) of a transfer of this size on this channel,
-        however much is free; ``None``: no limit.
+        """Return the largest bandwidth (bytes per second) of a transfer of this size, or ``None``
+        if the channel's own is the only limit.
 
         A point (s, b) of the curve says that s bytes take s / b seconds. Between two points the
-        time is linear in the size; below the first it is that of the first point's bandwidth, and
-        beyond the last every further byte takes what it takes at the channel's own, up to a whole
-        byte a second. So its rate nears the channel's bandwidth.
+        time is linear in the size. Below the first point the bandwidth is that of the first point;
+        beyond the last, each further byte takes its time at the channel's bandwidth, which the
+        rate approaches. The rate by the curve is rounded up to a whole byte per second.
         """
         limits = []
         if self.curve and size_bytes:
@@ -116,13 +116,13 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus; over both
-    directions, a half-duplex link.
+    """Bandwidth that several channels share: a PCIe root, a pool switch, a host DRAM bus, or both
+    directions of a half-duplex link.
 
     Each device has its own channels. With ``scope`` ``device``, the channels of one device share
     the fabric; with ``host`` and ``global``, those of all devices of a host, or of all devices,
-    share it. ``collectives`` is how many times it carries the bytes that a device sends in a
-    collective: not at all, once where it has one direction, twice where it has both.
+    share it. ``collectives`` is how many times the fabric carries the bytes that a device sends in
+    a collective: 0 if they do not cross it, 1 if it has one direction, 2 if it has both.
     """
 
     name: str
@@ -137,16 +137,15 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class ProcessorFigures:
-    """The vendor's figures of the processor beyond its peaks that the times of kernels depend on.
+    """The vendor's figures of the processor, besides its peaks, on which kernel times depend.
 
-    ``multiprocessors`` run blocks of threads beside each other, at ``clock_hz``: the one that the
-    peaks are stated for. ``cache_bytes`` is the last cache before memory; ``link_bytes_per_s`` are
-    the links to other devices, in one direction. In a ``mesh`` of so many devices each has one link
-    to each of the others, so that fewer devices use fewer links (0: any two use all).
-    ``sustained_hz`` is the clock that long computation leaves, where power or heat do not allow the
-    other one; 0: the other one.
-    ``best_flops`` is FLOP per second by dtype of the fastest matrix product that anybody measured:
-    no modelled one is faster.
+    ``multiprocessors`` run blocks of threads in parallel at ``clock_hz``, the clock for which the
+    peaks are stated. ``cache_bytes`` is the size of the last-level cache; ``link_bytes_per_s`` is
+    the bandwidth of all links to other devices, in one direction. In a ``mesh`` of that many
+    devices, each has one link to each other device, so fewer devices use fewer links (0: any two
+    devices use all links). ``sustained_hz`` is the clock under long load, which power or heat limit
+    (0: the same clock). ``best_flops`` is, by dtype, the FLOP per second of the fastest measured
+    matrix product; no modelled one is faster.
     """
 
     multiprocessors: int
@@ -163,10 +162,11 @@ class ProcessorFigures:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredTimes:
-    """Measured times of one class of kernels in one dtype: microseconds of each of ``sizes``, which
-    are in the order of the class.
+    """Measured times of one class of kernels in one dtype: ``us`` has the microseconds for each
+    entry of ``sizes``, whose numbers are in the class's order.
 
-    ``distribution`` is how tokens spread over experts; ``file`` is where the times were read.
+    ``distribution`` names the distribution of tokens over experts; ``file`` is the file that the
+    times were read from.
     """
 
     file: str
@@ -181,16 +181,17 @@ class MeasuredTimes:
 class Compute:
     """The processor, as the cost model needs it.
 
-    ``peak_flops`` is FLOP per second by dtype, dense; ``efficiency`` the fraction of the peak (of
-    FLOP and of device bandwidth) that kernels reach; ``beside_copies`` the fraction of that
-    bandwidth which those that read keep while copies flow, whose bytes come off it besides;
-    ``launch_ns`` the fixed time of an op. ``efficiency_of`` has the fraction of some kinds of ops,
-    by kind and dtype; ``efficiency`` is that of all others.
+    ``peak_flops`` is dense FLOP per second by dtype. ``efficiency`` is the fraction of the peaks
+    (of FLOP and of device bandwidth) that kernels reach. ``beside_copies`` is the fraction of that
+    bandwidth that reading kernels keep while copies flow; the bytes of the copies are subtracted,
+    too. ``launch_ns`` is the fixed time of an op. ``efficiency_of`` has the efficiency of some
+    kinds of ops, by kind and dtype; ``efficiency`` is that of all others.
 
-    With ``processor``, ops that say which kernel they are take what that takes: by ``tables`` of
-    measured times, and by constants of the class: those of ``kernels``, by class, dtype and name,
-    or else those of the machine that is most like it. ``alone``: of the devices that share its tier
-    one computes on it, and has all of it (docs/contract.md, rule 21); no profile has it.
+    With ``processor``, an op that names its kernel takes the time of that kernel: by ``tables`` of
+    measured times, and by the constants of its class. These are in ``kernels``, by class, dtype and
+    name, or else come from the most similar machine. ``alone`` is set if only one of the devices
+    that share the tier computes on this processor and so has all of it (docs/contract.md, rule 21);
+    no profile sets it.
     """
 
     peak_flops: Mapping[str, int]
@@ -207,7 +208,7 @@ class Compute:
         _keep(self, "compute")
 
     def efficiency_for(self, kind: str, dtype: str) -> Fraction:
-        """The fraction that an op of this kind reaches in this dtype; exactly the decimal that was
+        """Return the efficiency of an op of this kind in this dtype, exactly as its decimal was
         written.
         """
         return Fraction(str(self.efficiency_of.get(kind, {}).get(dtype, self.efficiency)))
@@ -223,7 +224,7 @@ class Hardware(InCells):
         The machine's name.
     tiers
         The memories. Capacities (bytes) and bandwidths (bytes per second) are those of one
-        instance, whoever shares it.
+        instance, which several devices may share.
     channels
         The one-way paths between tiers.
     compute
@@ -235,25 +236,26 @@ class Hardware(InCells):
     inspect_ns
         Nanoseconds of CPU time that a runtime policy spends per op.
     devices
-        How many devices run the same program together.
+        The number of devices that run the same program together.
     devices_per_host
-        How many of them each host has; ``None``: one host has all. The last host may have fewer.
+        The number of devices of each host; ``None``: one host has all. The last host may have
+        fewer.
     chunk_bytes
         The size of the chunks in which a tensor moves over a route of several channels.
     source
-        Where the figures are from.
+        The sources of the figures.
     version
-        Raised with every change of the profile's figures.
+        The version of the profile, raised with every change of its figures.
     price_per_hour
-        What one device costs an hour, in any currency; 0: not known. No time depends on it.
+        The price of one device for an hour, in any currency; 0: unknown. No time depends on it.
     software
-        The runtime of the workload that it runs, if the workload names one
-        (:mod:`hosim.data.runtime`); no profile has it.
+        The runtime under which the workload runs, if the workload names one
+        (:mod:`hosim.data.runtime`); no profile sets it.
 
     Raises
     ------
     HardwareError
-        If it contradicts itself.
+        If the description contradicts itself.
 
     References
     ----------
@@ -295,7 +297,7 @@ class Hardware(InCells):
 
     @cached_property
     def tier_index(self) -> Mapping[str, int]:
-        """Position of each tier by name."""
+        """The position of each tier, by name."""
         return {tier.name: i for i, tier in enumerate(self.tiers)}
 
     @property
@@ -304,8 +306,7 @@ class Hardware(InCells):
         return self.tiers[self.tier_index[self.device_tier]]
 
     def tier_scope(self, name: str) -> str:
-        """Return the scope of a tier, that is, who shares it; the device tier is always the
-        device's own.
+        """Return the scope of a tier: the devices that share it. The device tier is never shared.
 
         Parameters
         ----------
@@ -326,7 +327,7 @@ class Hardware(InCells):
         return self.tiers[self.tier_index[name]].scope
 
     def channel_scope(self, channel: Channel) -> str:
-        """Return the scope of a channel: its bandwidth is shared by those who share both its tiers.
+        """Return the scope of a channel: the devices that share both its tiers share its bandwidth.
         Each device has its own queue and engines.
 
         Parameters
@@ -344,8 +345,8 @@ class Hardware(InCells):
         return min(map(self.tier_scope, (channel.source, channel.destination)), key=SCOPES.index)
 
     def instance(self, scope: str, device: int) -> int:
-        """Return the instance of something with this scope that a device has: its own, its host's,
-        or the only one.
+        """Return the device's instance of a tier, channel or fabric with this scope: its own, its
+        host's, or the only one.
 
         Parameters
         ----------
@@ -364,7 +365,7 @@ class Hardware(InCells):
         return device // (self.devices_per_host or self.devices) if scope == "host" else 0
 
     def sharers(self, scope: str) -> int:
-        """The largest number of devices that share one instance of a scope.
+        """Return the largest number of devices that share one instance of a scope.
 
         Parameters
         ----------
@@ -389,8 +390,9 @@ class Hardware(InCells):
         return known[scope]
 
     def of_devices(self, devices: int) -> Hardware:
-        """The machine with so many devices: the same object each time, so that what is derived from
-        a graph on it is kept.
+        """Return the machine with another number of devices.
+
+        It is the same object each time, so data derived from a graph on it stay cached.
 
         Parameters
         ----------
@@ -417,8 +419,8 @@ class Hardware(InCells):
 
     @cached_property
     def fair_share(self) -> Hardware:
-        """The machine of one device while all others do the same: what they share is divided among
-        them, rounded down.
+        """The machine that one device has if all devices do the same: they divide what they share,
+        rounded down.
         """
         if self.devices == 1:
             return self
@@ -438,8 +440,9 @@ class Hardware(InCells):
 
     @cached_property
     def whole(self) -> Hardware:
-        """The machine of which this is the :attr:`fair_share`; any other machine itself, as is one
-        that is made from a share.
+        """The machine of which this one is the :attr:`fair_share`, else this machine itself.
+
+        A machine that is made from a share is its own whole.
         """
         return self
 
@@ -482,8 +485,8 @@ class Hardware(InCells):
 
     @cached_property
     def copied_by_ops(self) -> tuple[bool, ...]:
-        """For each channel, whether the device's processor copies over it itself: one of its tiers
-        has no DMA (rule 22).
+        """For each channel, true if the device's own processor copies over it, because one of its
+        tiers has no DMA (rule 22).
         """
         without = {tier.name for tier in self.tiers if not tier.dma}
         return tuple(
@@ -495,8 +498,8 @@ class Hardware(InCells):
 
     @cached_property
     def queue_of(self) -> Mapping[str, str]:
-        """For each channel, which queue its transfers wait in: the name of the first channel that
-        has it (rule 24).
+        """For each channel, the queue of its transfers, named after the first channel that uses it
+        (rule 24).
         """
         first: dict[str, str] = {}
         return {
@@ -506,9 +509,7 @@ class Hardware(InCells):
 
     @cached_property
     def channel_between(self) -> Mapping[tuple[str, str], Channel]:
-        """The channel that joins two tiers directly, by (source, destination); the fastest of
-        several.
-        """
+        """The fastest channel that joins two tiers directly, by (source, destination)."""
         joined: dict[tuple[str, str], Channel] = {}
         for channel in self.channels:
             ends = (channel.source, channel.destination)
@@ -521,15 +522,16 @@ class Hardware(InCells):
 
 
 def _keep(made: object, about: str) -> None:
-    """Raise :class:`HardwareError` for a field of another kind than it declares; numbers of numpy
-    become Python's, lists tuples.
+    """Raise :class:`HardwareError` if a field is not of its declared type.
+
+    Numpy numbers become Python numbers, and lists become tuples.
     """
     keep_kinds(made, HardwareError, about)
     keep_whole(made, HardwareError, about, LARGEST)
 
 
 def _seconds(channel: Channel, size_bytes: int) -> Fraction:
-    """The seconds for this many bytes by the curve of a channel, without latency."""
+    """Return the seconds for this many bytes by the curve of a channel, without latency."""
     size, seconds = 0, Fraction(0)
     for following, bandwidth in channel.curve:
         then = Fraction(following, bandwidth)
@@ -540,14 +542,12 @@ def _seconds(channel: Channel, size_bytes: int) -> Fraction:
 
 
 def _refuse(rules: Iterable[Rule]) -> None:
-    """Raise :class:`HardwareError` for the first of ``rules`` that is broken."""
+    """Raise :class:`HardwareError` for the first broken rule."""
     refuse(rules, HardwareError)
 
 
 def _check(hardware: Hardware) -> None:
-    """Raise :class:`HardwareError` at the first contradiction, with its path as in the file
-    format.
-    """
+    """Raise :class:`HardwareError` for the first contradiction, with its path in the file."""
     channels = _check_channels(hardware, _check_tiers(hardware))
     for fabric in hardware.fabrics:
         _refuse(_of_fabric(fabric, f"fabrics.{fabric.name}", channels))
@@ -572,7 +572,7 @@ def _check(hardware: Hardware) -> None:
 
 
 def _check_tiers(hardware: Hardware) -> set[str]:
-    """The names of the tiers."""
+    """Check the tiers and return their names."""
     tiers: set[str] = set()
     for tier in hardware.tiers:
         where = f"tiers.{tier.name}"
@@ -628,7 +628,7 @@ def _unknown(what: str, name: str, known: Sequence[str]) -> str:
 
 
 def _check_channels(hardware: Hardware, tiers: set[str]) -> set[str]:
-    """The names of the channels."""
+    """Check the channels and return their names."""
     channels: set[str] = set()
     for channel in hardware.channels:
         where = f"channels.{channel.name}"
@@ -722,8 +722,9 @@ def _of_fabric(fabric: Fabric, where: str, channels: set[str]) -> Sequence[Rule]
 
 
 def _check_compute(compute: Compute, where: str) -> None:
-    """Raise :class:`HardwareError` for what contradicts itself in a processor; ``where`` is its
-    path in the file.
+    """Raise :class:`HardwareError` if a processor contradicts itself.
+
+    ``where`` is its path in the file.
     """
     own = compute.processor
     share = "expected an efficiency above 0 and at most 1, got"
@@ -780,9 +781,7 @@ def _of_processor(own: ProcessorFigures, where: str) -> Sequence[Rule]:
 
 
 def _uneven(channel: Channel) -> Iterator[tuple[str, str]]:
-    """(Path, message) of what is wrong with what a channel gives to small transfers and to pageable
-    ones.
-    """
+    """Yield (path, message) for each error in a channel's curve and its pageable bandwidth."""
     own = channel.bandwidth_bytes_per_s
     for j, (size, bandwidth) in enumerate(channel.curve):
         if size <= 0:

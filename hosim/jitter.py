@@ -1,13 +1,12 @@
-"""Seeded jitter on the times of ops and transfers: the same for the same seed, whatever else
-happens in a replay.
+"""Seeded jitter on the times of ops and transfers. It depends on the seed, not on the replay.
 
 A time is multiplied by a lognormal factor with mean 1 and a relative standard deviation sigma. Each
-factor is a function of the seed, the device and what it is for (an op, or the n-th copy of a
-tensor), and of nothing else: not of the order in which they are asked for, nor of the policy. So
-policies that are compared under one seed meet the same luck.
+factor is a function of only the seed, the device and its op or the n-th copy of its tensor. It
+depends neither on the order of calls nor on the policy, so policies that are compared under one
+seed meet the same jitter.
 
-A factor is exp(s z - s^2 / 2) with s^2 = ln(1 + sigma^2) and z a normal quantile at a hash of these
-numbers: splitmix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number
+A factor is exp(s z - s^2 / 2) with s^2 = ln(1 + sigma^2), where z is the normal quantile at a hash
+of these numbers: splitmix64's finalizer (Steele, Lea and Flood, Fast Splittable Pseudorandom Number
 Generators, OOPSLA 2014), chained over them.
 """
 
@@ -26,7 +25,7 @@ _MASK = (1 << _BITS) - 1
 _GAMMA = 0x9E3779B97F4A7C15
 _OPS, _TRANSFERS = 1, 2
 _OF_ALL = 3
-"""The numbers that factors have in common: the seed, the device and whether it is for an op."""
+"""The count of leading numbers that many factors share: seed, device, and op or transfer."""
 _SQUARE_IS_FINITE = 1e150
 
 
@@ -35,9 +34,8 @@ class Jitter:
     """The variation of times: the relative standard deviations of op times and of transfer times,
     and the seed (at least 0).
 
-    A transfer's factor is on the time for which its bytes flow, as if bandwidth were less or more;
-    its latency stays. A sigma of 0 is no jitter at all, to the nanosecond. Raises
-    :class:`InputError` for values that are none.
+    A transfer's factor scales the time for which its bytes flow, not its latency. A sigma of 0 is
+    no jitter at all, to the nanosecond. Raises :class:`InputError` for invalid values.
     """
 
     seed: int = 0
@@ -66,18 +64,18 @@ class Jitter:
 
     @property
     def is_none(self) -> bool:
-        """Return whether it changes nothing."""
+        """True if it changes no time."""
         return not (self.op_sigma or self.transfer_sigma)
 
     def op_factor(self, device: int, op: int) -> float:
-        """The factor on the time of an op, by its position in the workload."""
+        """Return the factor on the time of an op, by its position in the workload."""
         return _lognormal(self.op_sigma, self.seed, device, _OPS, op)
 
     def transfer_factor(self, device: int, tensor: int, copy: int) -> float:
-        """The factor on the time for which the bytes of a tensor flow in its ``copy``-th transfer
-        on the device, counted from 0.
+        """Return the factor on the flow time of a tensor's ``copy``-th transfer on the device,
+        counted from 0.
 
-        ``tensor`` is its place in canonical order (:mod:`hosim.analysis.canonical`).
+        ``tensor`` is its position in canonical order (:mod:`hosim.analysis.canonical`).
         """
         return _lognormal(self.transfer_sigma, self.seed, device, _TRANSFERS, tensor, copy)
 

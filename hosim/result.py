@@ -1,6 +1,4 @@
-"""The report of a replay: the figures that docs/contract.md defines, and the timeline they come
-from.
-"""
+"""The result of a replay: the figures that docs/contract.md defines, and the timeline."""
 
 from __future__ import annotations
 
@@ -22,12 +20,10 @@ if TYPE_CHECKING:
     from hosim.hardware import Hardware
 
 SEMANTICS = 7
-"""The version of the rules of a replay, which increases with each change that may change a
-figure.
-"""
+"""The version of the replay rules. Each change that may change a figure raises it."""
 
 STALL_CAUSES = ("dependency", "transfer", "capacity", "runtime")
-"""The causes of stalls, in the order in which idle time before an op is divided."""
+"""The causes of stalls, in the order in which rule 8 divides the idle time before an op."""
 
 WORKSPACE = "workspace"
 """The kind under which a peak's composition counts the workspaces of running ops."""
@@ -41,9 +37,9 @@ LEDGER, CACHING, EXPANDABLE, STATIC = ALLOCATORS = (
 """The allocators of a replay; ``caching-expandable`` is ``caching`` with expandable segments."""
 
 LOOP, REFERENCE = ENGINES = ("loop", "reference")
-"""The engines that replay a plan, to the same figures: with fast paths, or docs/contract.md in
-plain SimPy (:mod:`hosim.engine.reference`), or the compiled loop
-(:mod:`hosim.engine.replay_by_loop`), which covers less.
+"""The engines that replay a plan, with equal figures: the loop
+(:mod:`hosim.engine.replay_by_loop`), which covers fewer plans, and docs/contract.md in plain SimPy
+(:mod:`hosim.engine.reference`).
 """
 
 IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
@@ -52,9 +48,7 @@ IN_TIME, IN_PROGRAM_ORDER = ACCOUNTS = ("time", "program")
 
 @dataclass(frozen=True, slots=True)
 class StreamFigures:
-    """Division of the makespan of one stream: ``busy_ns + sum(stall_ns) + drain_ns`` is the
-    makespan.
-    """
+    """The division of a stream's makespan into ``busy_ns + sum(stall_ns.values()) + drain_ns``."""
 
     busy_ns: int
     stall_ns: Mapping[str, int]
@@ -63,12 +57,12 @@ class StreamFigures:
 
 @dataclass(frozen=True, slots=True)
 class ChannelFigures:
-    """One channel over the replay.
+    """The figures of one channel.
 
-    ``busy_ns`` is the time during which at least one engine holds a transfer, ``queue_ns`` the sum
-    of what transfers waited between issue and start, ``contention_ns`` the sum of what sharing cost
-    them, ``exposed_ns`` the stall of the main stream that is blamed on the channel and
-    ``hidden_ns`` the rest of its busy time.
+    ``busy_ns`` is the time during which at least one engine is taken, ``queue_ns`` the sum of the
+    waits between issue and start, ``contention_ns`` the sum of the time that sharing cost,
+    ``exposed_ns`` the stall of the main stream that is blamed on the channel, and ``hidden_ns`` the
+    rest of the busy time.
     """
 
     transfers: int
@@ -92,8 +86,8 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLine:
-    """One of several devices: its makespan (``None`` if it does not fit), its stalls together and
-    its peaks by tier.
+    """The figures of one of several devices: makespan (``None`` if it does not fit), sum of stalls,
+    peaks by tier.
     """
 
     makespan_ns: int | None
@@ -103,10 +97,9 @@ class DeviceLine:
 
 @dataclass(frozen=True, slots=True)
 class DeviceFigures:
-    """Several devices that ran together: how many, how many of them to the end, and the spread of
-    their figures.
+    """The spread of the figures of ``count`` devices, of which ``feasible`` ran to the end.
 
-    Times are of those that did. ``each`` has a line for every device where there are no more than
+    Times are those of the feasible devices. ``each`` has a line per device if there are at most
     :data:`LISTED_DEVICES`.
     """
 
@@ -119,12 +112,12 @@ class DeviceFigures:
 
 
 LISTED_DEVICES = 16
-"""The most devices that a result has lines for; of more it has only the spread."""
+"""The most devices for which a result has a line each; beyond that it has only the spread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One cache op's copy on one channel: issued, started (engine held) and ended, in
+    """One cache op's copy on one channel, with its issue, start (engine taken) and end in
     nanoseconds.
     """
 
@@ -140,10 +133,10 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """A tensor's bytes held in a tier over ``[start_ns, end_ns)``; ``tensor`` -1 is the workspace
-    of op ``op``.
+    """A tensor's bytes in a tier over ``[start_ns, end_ns)``, or, if ``tensor`` is -1, the
+    workspace of op ``op``.
 
-    ``staged`` bytes are a chunk of the tensor on its way through the tier, and no copy.
+    ``staged`` bytes are a chunk of the tensor in an intermediate tier, not a copy.
     """
 
     tensor: int
@@ -160,9 +153,9 @@ class Stall:
     """A wait of a stream before op ``op``, from ``start_ns`` to ``end_ns``; ``cause`` is one of
     :data:`STALL_CAUSES`.
 
-    ``transfer`` is the place in :attr:`Timeline.transfers` of the transfer that a transfer stall is
-    blamed on (docs/contract.md, rule 8); ``None`` for other causes. For a cache op over several
-    channels it is the chunk that arrived last.
+    ``transfer`` is the position in :attr:`Timeline.transfers` of the transfer to blame for a
+    transfer stall (docs/contract.md, rule 8); ``None`` for other causes. For a cache op over
+    several channels it is the last chunk to arrive.
     """
 
     op: int
@@ -173,14 +166,14 @@ class Stall:
 
     @property
     def stall_ns(self) -> int:
-        """Return the time that the stream waited."""
+        """The nanoseconds that the stream waited."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimes:
-    """The start and the end of each op and each transfer of a replay, as in its :class:`Timeline`,
-    of which this is a part.
+    """The start and the end of each op and each transfer of a replay: a part of its
+    :class:`Timeline`.
     """
 
     op_start_ns: tuple[int, ...]
@@ -190,11 +183,11 @@ class EventTimes:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Everything that happened, for tests, plots and traces: recorded when asked for.
+    """All events of a replay, for tests, plots and traces; recorded on request.
 
-    ``op_start_ns`` and ``op_end_ns`` are indexed by op position; -1 where an op never ran.
-    ``stalls`` and ``transfers`` of a replay are in the order of their ends. :mod:`hosim.timeline`
-    answers questions about all of it.
+    ``op_start_ns`` and ``op_end_ns`` are indexed by op position, with -1 for an op that never ran.
+    ``stalls`` and ``transfers`` are in the order of their ends. :mod:`hosim.timeline` has queries
+    on timelines.
     """
 
     op_start_ns: tuple[int, ...]
@@ -206,8 +199,8 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class AllocatorState:
-    """An allocator at one moment, in bytes: what is allocated, what is reserved for it, and the
-    largest block that is free in that.
+    """An allocator at one moment: the allocated bytes, the reserved bytes, and the largest free
+    block of these.
     """
 
     allocated_bytes: int
@@ -216,7 +209,7 @@ class AllocatorState:
 
     @property
     def fragmentation(self) -> float:
-        """(reserved - allocated) / reserved; 0 with nothing reserved."""
+        """(reserved - allocated) / reserved, or 0 if nothing is reserved."""
         return (
             (self.reserved_bytes - self.allocated_bytes) / self.reserved_bytes
             if self.reserved_bytes
@@ -229,10 +222,10 @@ class AllocatorFigures:
     """An allocator's figures for the device tier.
 
     ``name`` is one of :data:`ALLOCATORS`, ``account`` one of :data:`ACCOUNTS`. *Allocated* bytes
-    are those of the blocks that are held, rounding included; *active* ones add what was freed and
-    still waits for another stream's work; *reserved* ones are all that the allocator holds. The
-    state ``at_peak`` is that at the first peak of allocated bytes, ``out_of_memory`` the one in
-    which it ended, if it did so for want of memory.
+    are those of the blocks that are held, rounding included. *Active* bytes add freed blocks that
+    still wait for another stream's work. *Reserved* bytes are all that the allocator holds.
+    ``at_peak`` is the state at the first peak of allocated bytes, ``out_of_memory`` the last state
+    if the allocator ran out of memory.
     """
 
     name: str
@@ -248,10 +241,9 @@ class AllocatorFigures:
 class Result(InCells):
     """The figures of one replay, in nanoseconds and bytes.
 
-    Where several devices ran together, the result is that of the device that ended last, or of the
-    first that does not fit; but the peak of a tier is the largest that any instance of it reached.
-    In the result of one of several devices, the peak of a shared tier counts only what that device
-    held there.
+    If several devices ran together, the figures are those of the device that ended last, or of the
+    first that does not fit; the peak of a tier is the largest of any of its instances. In the
+    result of one of several devices, the peak of a shared tier counts only that device's bytes.
 
     Parameters
     ----------
@@ -266,82 +258,82 @@ class Result(InCells):
     feasible
         Whether the plan fits.
     error
-        Why it does not; ``None`` if it does.
+        The reason that it does not fit; ``None`` if it does.
     makespan_ns
-        Nanoseconds from the start to the end of the last op or transfer; ``None`` if it does not
-        fit, like the other times.
+        Nanoseconds from the start to the end of the last op or transfer. Like the other times, it
+        is ``None`` if the plan does not fit.
     busy_ns
-        Nanoseconds during which the stream ``compute`` runs ops (the first stream where none has
-        that name).
+        Nanoseconds during which the stream ``compute`` runs ops (the first stream if none has that
+        name).
     stall_ns
         Nanoseconds for which that stream waits, by cause.
     drain_ns
-        Nanoseconds between its last op and the end.
+        Nanoseconds between that stream's last op and the end.
     lower_bound_ns
-        Nanoseconds that no plan can beat (docs/lower-bound.md); ``None`` where nobody computed it.
+        Nanoseconds that no plan can beat (docs/lower-bound.md); ``None`` if it was not computed.
     peak_bytes
         The largest number of bytes held, by tier.
     peak_at_ns
-        When that was first reached, in nanoseconds, by tier.
+        The nanosecond at which the peak was first reached, by tier.
     peak_breakdown
-        The bytes held then, by tier and kind of tensor.
+        The bytes held at the peak, by tier and kind of tensor.
     channels
         The figures of each channel.
     plan
-        How many prefetches, stores and detaches the plan and its runtime policy have, and how many
-        ops run again.
+        The numbers of prefetches, stores and detaches of the plan and its runtime policy, and of
+        recomputed ops.
     streams
         The figures of the other streams.
     slowed_ns
-        Nanoseconds by which copies that use the device's memory bandwidth, or the links that a
-        collective crosses, slow ops down, as part of the time that all streams are busy; ``None``
-        where the replay does not model it.
+        Nanoseconds by which ops took longer because copies used the device's memory bandwidth or
+        the links of a collective, summed over all streams and part of their busy time; ``None`` if
+        the replay does not model it.
     peers_ns
-        Nanoseconds for which collectives waited for other devices, as part of that time; ``None``
-        where nothing waits for others.
+        Nanoseconds for which collectives waited for other devices, also part of busy time; ``None``
+        if nothing waits for other devices.
     failed
-        Whether the policy, which is not hosim's own, failed instead of making a plan: then
-        ``error`` says how, and ``feasible`` is false.
+        Whether the policy, which is not hosim's own, failed to make a plan: then ``error`` gives
+        the reason, and ``feasible`` is false.
     ideal_ns
         Nanoseconds that the workload takes with everything resident, as if the device had enough
-        memory; ``None`` where nobody replayed that.
+        memory; ``None`` if it was not replayed.
     unknown_ops
-        The ops whose FLOP nobody could count, if there are some.
+        The ops whose FLOP could not be counted, if there are any.
     guessed_collectives
-        How many collectives take the time of their bytes in the device tier, since nothing says how
-        fast the links between devices are; ``None`` if there are none.
+        The number of collectives whose time is that of their bytes in the device tier, because the
+        speed of the links between devices is unknown; ``None`` if there are none.
     unused_bytes
-        Bytes that moved to the device or back although no op read or wrote them, since tensors move
-        whole; ``None`` if there are none, or no op says what it accesses.
+        Bytes that moved to or from the device although no op read or wrote them, because tensors
+        move whole; ``None`` if there are none, or no op states its accesses.
     seen_peaks
         The peak of the device's memory as torch and ``nvidia-smi`` show it, under a runtime;
         ``None`` without one.
     notes
-        What a reader of the figures has to know, a line each: of the workload, of its times on the
-        machine, and of the plan.
+        Notes for readers of the figures, a line each: on the workload, its times on the machine,
+        and the plan.
     allocator
-        What an allocator made of the device tier, if one placed its bytes.
+        The figures of the allocator of the device tier, if one placed its bytes.
     devices
         The spread of the figures over several devices.
     jitter
-        How times varied, if they did.
+        The jitter of the replay's times, if there was any.
     planning_s
         Seconds that planning took here.
     replay_s
         Seconds that the replay took here.
     timeline
-        Everything that happened, if the replay was recorded.
+        All events, if the replay was recorded.
     replayed
         The plan and the machine, if they are kept: a timeline's positions and names refer to them.
     by_device
         The result of each of several devices.
     engine
-        What replayed it: one of :data:`ENGINES`, whose figures are the same.
+        The engine that replayed the plan: one of :data:`ENGINES`, whose figures are equal.
     draws
-        Gives what the plan does in draws of what is uncertain (:class:`hosim.data.draws.Draws`),
-        made when it is first called; ``None`` where every op has a measured duration and no routing
-        is drawn. The ends of intervals follow from it: it is about hosim's errors
-        (docs/kernels.md), not about a machine's jitter.
+        A function that returns the plan's draws (:class:`hosim.data.draws.Draws`) and makes them
+        when it is first called; ``None`` if every op has a measured duration and no routing is
+        drawn. The intervals come from it. They cover hosim's errors (docs/kernels.md), not a
+        machine's jitter.
 
     References
     ----------
@@ -409,12 +401,12 @@ class Result(InCells):
         return f"<Result of {names}: {human_time(self.makespan_ns)}, peak {peaks}>"
 
     def bounded_by(self, bound: Callable[[], int | None]) -> Result:
-        """The result with a lower bound that is worked out when it is first asked for.
+        """Return the result with a lower bound that is computed when it is first read.
 
         Parameters
         ----------
         bound
-            Gives ``lower_bound_ns``; it is called at most once.
+            Computes ``lower_bound_ns``; it is called at most once.
 
         Returns
         -------
@@ -430,40 +422,41 @@ class Result(InCells):
     if not TYPE_CHECKING:  # to a type checker it is a field like any other
 
         def __getattr__(self, name: str) -> int | None:
-            """The lower bound when it is first asked for; every other figure is there."""
+            """Compute the lower bound when it is first read; other figures are attributes."""
             if name != "lower_bound_ns" or "_bound" not in vars(self):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             found = vars(self)[name] = vars(self)["_bound"]()
             return found
 
     def __getstate__(self) -> dict[str, object]:
-        """All figures, for a copy or a pickle: how the bound is found is no part of them."""
+        """Return all figures for a copy or a pickle, without the function for the lower bound."""
         _ = self.lower_bound_ns
         return {name: value for name, value in vars(self).items() if name != "_bound"}
 
     @property
     def drawn(self) -> Draws | None:
-        """The draws, if there are some and the plan fits."""
+        """The draws, if there are any and the plan fits."""
         return self.draws() if self.draws is not None and self.makespan_ns is not None else None
 
     @property
     def in_few_draws(self) -> Result:
-        """The result with as few draws as an interval takes, for one of many rows; its lower bound
-        is not to be known yet.
+        """The result with only as many draws as an interval needs, for tables of many results.
+
+        Its lower bound must not have been computed yet.
         """
         return self if self.draws is None else replace(self, draws=self.draws.few)
 
     @property
     def makespan_low_ns(self) -> int | None:
-        """The lower end of the makespan's 90 % interval, in nanoseconds; ``None`` where nothing is
-        drawn, or the plan fits in no draw.
+        """The lower end of the makespan's 90 % interval, in nanoseconds; ``None`` if nothing is
+        drawn or the plan fits in no draw.
         """
         ends = self._ends
         return None if ends is None else ends[0]
 
     @property
     def makespan_high_ns(self) -> int | None:
-        """Its upper end."""
+        """The upper end of the makespan's 90 % interval, likewise."""
         ends = self._ends
         return None if ends is None else ends[1]
 
@@ -473,14 +466,14 @@ class Result(InCells):
 
     @property
     def has_waits(self) -> bool:
-        """Return whether an op of any stream waits for a transfer or for room."""
+        """True if an op of any stream waits for a transfer or for room."""
         stalls = [self.stall_ns, *(stream.stall_ns for stream in self.streams.values())]
         return any([stall["transfer"] or stall["capacity"] for stall in stalls])
 
     @property
     def above_bound(self) -> float | None:
-        """Return by what share the makespan is above the lower bound, 0.02 for 2 %; ``None`` where
-        either is missing.
+        """The gap of the makespan to the lower bound, 0.02 for 2 %; ``None`` if either is missing
+        or the bound is 0.
         """
         if self.makespan_ns is None or not self.lower_bound_ns:
             return None
@@ -488,15 +481,15 @@ class Result(InCells):
 
     @property
     def slowdown(self) -> float | None:
-        """The makespan divided by the one with everything resident (``ideal_ns``); ``None`` where
+        """The makespan divided by the one with everything resident (``ideal_ns``); ``None`` if
         either is missing.
         """
         return slowdown(self.makespan_ns, self.ideal_ns)
 
 
 def slowdown(makespan_ns: int | None, ideal_ns: int | None) -> float | None:
-    """A makespan divided by the one with everything resident; ``None`` where either is missing, or
-    only the second is 0.
+    """Divide a makespan by the one with everything resident; ``None`` if either is missing or only
+    the second is 0.
 
     >>> slowdown(3, 2), slowdown(0, 0), slowdown(3, 0), slowdown(None, 2)
     (1.5, 1.0, None, None)

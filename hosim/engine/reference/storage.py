@@ -31,7 +31,7 @@ class TierRoom:
 
     ``ledgers`` count the bytes of this device and, if devices share the tier, of all of them
     (rule 11); ``arena`` gives bytes their addresses (rule 17). ``freed`` is called when memory
-    becomes free for which other devices may wait.
+    becomes free for which ops and transfers may wait that were tried earlier at this instant.
     """
 
     def __init__(
