@@ -179,6 +179,21 @@ class NaiveSweep:
         device, joined = self.problem.hardware.device_tier, self.problem.hardware.channel_between
         return (below.name, device) not in joined or (device, below.name) not in joined
 
+    def passing(self, name: str) -> int:
+        """The bytes of a chunk each way, for each tier that lies behind this one."""
+        device, chunk = self.problem.hardware.device_tier, self.problem.hardware.chunk_bytes
+        ends = [(device, below.name) for below in self.problem.below]
+        passed = [self.between(*way) for end in ends for way in (end, end[::-1])]
+        return sum([name in tiers for tiers in passed]) * min(chunk, max(self.sizes, default=0))
+
+    def between(self, source: str, target: str) -> list[str]:
+        """The tiers on the way with the fewest hops."""
+        ways = [[source]]
+        while ways[0][-1] != target:
+            way = ways.pop(0)
+            ways += [[*way, b] for a, b in self.problem.hardware.channel_between if a == way[-1]]
+        return ways[0][1:-1]
+
     def since(self, gap: Gap, way: Way) -> int:
         return 0 if way.start != "home" else max(gap.written, 0)
 
@@ -200,7 +215,7 @@ class NaiveSweep:
         for other, first in self.stored_from.items():
             for at in new & set(self.span(other, first)) if self.lives[other].tier == tier else ():
                 held[at] += self.sizes[other]
-        most = self.problem.below[tier].capacity_bytes
+        most = self.problem.below[tier].capacity_bytes - self.passing(name)
         return all(there + self.sizes[t] <= most for there in held.values())
 
     def departures(

@@ -552,7 +552,7 @@ def _of_positions(config: Layered) -> Sequence[Rule]:
     return (
         (
             "config.num_key_value_heads",
-            heads % of_keys > 0,
+            heads % of_keys > 0 and not _is_latent(config),
             f"expected a divisor of the {heads} heads of queries, got {of_keys}",
         ),
         (
