@@ -59,9 +59,7 @@ class ProgramBase:
         _check_sums(graph, machine, durations)
         rates = TransferRates(graph, machine, bool(sent))
         self.class_of = [rates.classes_of(c) for c in range(len(machine.channels))]
-        self.class_of_chunk = (
-            _classes_of_chunks(graph, machine, rates) if has_routes(machine) else {}
-        )
+        self.class_of_chunk = _classes_of_chunks(graph, machine, rates)
         fastest = bytes_per_s_over_links(machine) or 1
         most = {
             i: min(-(-size * NS_PER_S // durations[i]), fastest)
@@ -140,6 +138,8 @@ def _classes_of_chunks(
     """The flow class of each chunk that a route may have (rule 7), by channel, bytes and kind of the
     tensor.
     """
+    if not has_routes(machine):
+        return {}
     chunks = {
         (size, tensor.kind)
         for tensor in graph.tensors.alike
