@@ -13,7 +13,16 @@ from both_engines import compared
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from processor_strategies import machines, on_processors
-from strategies import cases, graphs, hardware, processor_plans, several, sized, wild_plans
+from strategies import (
+    cases,
+    graphs,
+    hardware,
+    plans,
+    processor_plans,
+    several,
+    sized,
+    wild_plans,
+)
 from test_naive_collectives import with_collectives
 from test_naive_without_dma import without_dma
 
@@ -159,6 +168,33 @@ def test_verdicts_are_replays_without_reasons(data: st.DataObject) -> None:
     else:
         assert judged.error
         assert judged.makespan_ns is None
+
+
+@st.composite
+def in_a_line(draw: st.DrawFn) -> Hardware:
+    """A machine whose third tier lies behind host memory, which may be tight; chunks are small."""
+    near = draw(hardware(max_tiers=2, uneven=True))
+    device, host = near.tiers
+    host = replace(host, capacity_bytes=draw(st.sampled_from((30, 60, 100, 2000))))
+    engines, rates = st.integers(1, 3), st.sampled_from((10**9, 3 * 10**9))
+    far = [
+        Channel(name, source, target, draw(rates), draw(st.sampled_from((0, 1, 5))), draw(engines))
+        for name, source, target in (("read", "nvme", "ddr"), ("write", "ddr", "nvme"))
+    ]
+    return replace(
+        near,
+        tiers=(device, host, Tier("nvme", 10_000, 10**10, "host")),
+        channels=(*near.channels, *far),
+        chunk_bytes=draw(st.sampled_from((3, 7, 20))),
+    )
+
+
+@settings(max_examples=4 * settings.default.max_examples)
+@given(in_a_line(), st.data())
+def test_routes_of_several_channels(machine: Hardware, data: st.DataObject) -> None:
+    graph = data.draw(graphs(6, 2, homes=["hbm", "nvme", "nvme"]))
+    made = wild_plans(graph, machine, 16) if data.draw(st.booleans()) else plans(graph, machine)
+    compared(data.draw(made), machine, compete=False, jitter=data.draw(JITTERS))
 
 
 def test_what_the_loop_covers() -> None:
