@@ -177,11 +177,16 @@ class ProgramTable:
         self.cells["copies"][k] = self.cells["move_channel"][k] >= 0
 
     def places_of(self, k: int) -> Sequence[int]:
-        """Return the places of what flows of a copy: its own, or those of its chunks."""
-        cells, first = self.cells, self.cells["chunks_from"]
-        if cells["route"][k] < 0:
+        """Return the places of what flows of a copy: its own, or those of its chunks, which stand
+        together.
+        """
+        first, begin = self.cells["chunks_from"], self.cells["route"][k]
+        if begin < 0:
             return [k]
-        return [first + j for j, chunk in enumerate(self._chunks) if chunk.move == k]
+        end = begin
+        while end < len(self._chunks) and self._chunks[end].move == k:
+            end += 1
+        return range(first + begin, first + end)
 
     def bytes_of(self, k: int) -> int:
         """The bytes that flow in place ``k``."""
