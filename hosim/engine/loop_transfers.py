@@ -503,11 +503,7 @@ class LoopTransfers(LoopCells):
 
     def is_behind(self, k: int) -> bool:
         """Whether a transfer waits in a queue for an earlier cache op of its tensor."""
-        move = k
-        if k >= self.chunks_from:
-            move = self.chunk_move[k - self.chunks_from]
-            if self.first_on_hop[k - self.chunks_from] != self.route[move]:
-                return False
+        move = self.chunk_move[k - self.chunks_from] if k >= self.chunks_from else k
         found: bool = self.pending_head[self.move_tensor[k]] != move
         return found
 
