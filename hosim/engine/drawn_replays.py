@@ -251,7 +251,8 @@ class _DrawnReplay(_RepeatedReplay):
         sends = np.asarray(cells["send_class"])[: len(self._said)] >= 0
         self._sent = np.where(sends, self._flowing("send"), 0.0) if sends.any() else None
         (copied,) = np.nonzero(np.asarray(cells["copies"])[: self.table.base[len(tensors)]])
-        planned = np.array([*copied, *range(cells["chunks_from"], self.table.places)], np.intp)
+        chunks = np.arange(cells["chunks_from"], self.table.places)
+        planned = np.concatenate([copied, chunks])
         channels, of_tensors = (
             np.asarray(cells[f"move_{name}"])[planned] for name in ("channel", "tensor")
         )

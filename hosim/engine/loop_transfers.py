@@ -410,7 +410,9 @@ class LoopTransfers(LoopCells):
                 self.op_end[z - self.engines] = now
 
     def end_transfer(self, z: int, k: int, now: int) -> None:
-        """The copy is valid, and the tensor's next cache ops may take effect."""
+        """A transfer is over: the copy is valid, unless other chunks of it are on their way, and the
+        tensor's next cache ops may take effect.
+        """
         t = self.move_tensor[k]
         c = self.move_channel[k]
         self.unsettled = 1

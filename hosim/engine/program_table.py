@@ -159,7 +159,10 @@ class ProgramTable:
         self._put(
             k,
             chunk.tensor,
-            *(chunk.source, chunk.target, chunk.channel, NOWHERE),
+            chunk.source,
+            chunk.target,
+            chunk.channel,
+            NOWHERE,
             cells["move_order"][chunk.move],
             self._class_of_chunk[chunk.channel, chunk.size, kind],
             *self.flows.scaled(chunk.size * NS_PER_S),

@@ -6,7 +6,7 @@ processors, collectives, jitter. What raises :class:`UncoveredError` here the re
 
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress
 from typing import Any
 
 import numpy as np
@@ -224,7 +224,7 @@ class LoopReplay:
         """
         cells, machine, count = self.table.cells, self.base.machine, self.table.cells["ops"]
         begun, over, sequence = cells["move_begun"], cells["move_over"], cells["sequence"]
-        places = [*range(self.table.base[-1]), *range(cells["chunks_from"], self.table.places)]
+        places = chain(range(self.table.base[-1]), range(cells["chunks_from"], self.table.places))
         ran = [
             k for k in places if cells["copies"][k] and cells["ended"][k] and cells["route"][k] < 0
         ]

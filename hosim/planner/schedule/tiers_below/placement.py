@@ -122,15 +122,15 @@ class TierSpace:
         self.tiers = tuple(tiers)
         self._placement = placement or Placement()
         self.capacity = {tier.name: tier.capacity_bytes for tier in hardware.tiers}
-        largest = max(graph.tensors.column(lambda tensor: tensor.size_bytes), default=0)
+        self._sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
+        chunk = min(hardware.chunk_bytes, max(self._sizes, default=0))
         for name in _passed_through(hardware, tiers):
-            self.capacity[name] -= min(hardware.chunk_bytes, largest)
+            self.capacity[name] -= chunk
         spans = self._end // self.span + 1
         self.free = {name: np.full(spans, self.capacity[name], dtype=np.int64) for name in tiers}
         self._placed: dict[int, tuple[str, int]] = {}
         self.load = dict.fromkeys(tiers, 0)
         self._times = graph.derived_on(hardware, _RoundTrips)
-        self._sizes = graph.tensors.column(lambda tensor: tensor.size_bytes)
         self._quickest: dict[int, Sequence[str]] = {}
         held = dict.fromkeys(tiers, 0)
         for t, where in initial.items():
